@@ -1,0 +1,89 @@
+"""Recipes from YAML, with overrides on top."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from solrl_tasks.config.recipe import Recipe
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message names file, field, what was found and what is allowed."""
+
+
+def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe and apply overrides.
+
+    Args:
+        path: a YAML file whose keys are the fields of ``Recipe``.
+        overrides: dotted field names to values, such as ``{"explore.steps": 4}``; None values are left out.
+
+    Raises:
+        RecipeError: the file is absent, is not YAML, or holds an unknown or invalid field.
+    """
+    return parse_recipe(_read(path), overrides or {}, str(path))
+
+
+def parse_recipe(tree: Mapping[str, Any], overrides: Mapping[str, Any], origin: str) -> Recipe:
+    """The recipe of a plain tree with dotted overrides; ``origin`` names it in errors.
+
+    Raises:
+        RecipeError: a field is unknown or invalid.
+    """
+    merged = _copy(tree)
+    for dotted, value in overrides.items():
+        if value is not None:
+            _assign(merged, dotted, value)
+    try:
+        return Recipe.model_validate(merged)
+    except ValidationError as error:
+        raise RecipeError(f"{origin}: {describe(error)}") from error
+
+
+def describe(error: ValidationError) -> str:
+    """One line a fault: the field, what was found, what is allowed."""
+    lines = []
+    for fault in error.errors():
+        field = ".".join(str(part) for part in fault["loc"]) or "recipe"
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"{field} is not a known field: check the spelling")
+        elif fault["type"] == "value_error":
+            lines.append(str(fault["ctx"]["error"]))
+        else:
+            lines.append(f"{field}: {fault['msg']} (found {fault['input']!r})")
+    return "; ".join(lines)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        siblings = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        there = f"; {path.parent} holds {', '.join(siblings)}" if siblings else ""
+        raise RecipeError(f"config file {path} does not exist{there}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"config file {path} cannot be read: {error}") from error
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"config file {path} is not valid YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"config file {path} must hold a mapping of fields, found {type(tree).__name__}")
+    return tree
+
+
+def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
+
+
+def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, leaf = dotted.split(".")
+    node = tree
+    for name in parents:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise RecipeError(f"override {dotted}: {name} is not a section")
+    node[leaf] = value

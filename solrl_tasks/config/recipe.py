@@ -1,0 +1,198 @@
+"""The recipe of a run as one frozen tree.
+
+Everything that can change a result stands here. Options of an extension (engine, objective, reward, ...) are plain
+JSON in the recipe and are validated by the extension's own ``Options`` when the run is prepared.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from solrl_tasks.config.base import Frozen
+
+Options = dict[str, JsonValue]
+Positive = Annotated[int, Field(ge=1)]
+Chunk = Annotated[int, Field(ge=1)] | Literal["auto"]
+
+
+class ModelSpec(Frozen):
+    """Which pipeline is aligned, and how it is conditioned.
+
+    ``source`` is ``embedded``, a diffusers folder, or a hub id. ``resolution`` is the side of the square image in
+    pixels. ``guidance`` is the value fed to models with a guidance embedding and ignored by the others.
+    """
+
+    family: str = "flux"
+    source: str = "embedded"
+    revision: str | None = None
+    resolution: Annotated[int, Field(ge=16, le=4096)] = 64
+    guidance: Annotated[float, Field(ge=0.0, le=30.0)] = 1.0
+    max_sequence_length: Annotated[int, Field(ge=1, le=1024)] = 16
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+class ExtensionSpec(Frozen):
+    """An extension by name, with its own options."""
+
+    name: str
+    options: Options = Field(default_factory=dict)
+
+
+class SamplingSpec(Frozen):
+    """How latents are sampled: engine, solver, number of steps, images computed together."""
+
+    engine: ExtensionSpec
+    sampler: str = "dpm2"
+    steps: Annotated[int, Field(ge=1, le=200)]
+    chunk: Chunk = "auto"
+
+
+class ExploreSpec(SamplingSpec):
+    """The cheap look at every candidate of a prompt."""
+
+    engine: ExtensionSpec = ExtensionSpec(name="nvfp4-emulated")
+    steps: Annotated[int, Field(ge=1, le=200)] = 6
+    candidates: Annotated[int, Field(ge=2, le=100_000)] = 96
+    store_images: Literal["none", "lossless"] = "none"
+    reuse: Literal["exact", "compatible"] = "exact"
+
+
+class RegenerateSpec(SamplingSpec):
+    """The precise sampling of the kept seeds."""
+
+    engine: ExtensionSpec = ExtensionSpec(name="bf16")
+    steps: Annotated[int, Field(ge=1, le=200)] = 10
+
+
+class RewardSpec(ExtensionSpec):
+    """One reward and its weight in the score that selects and trains."""
+
+    weight: float = 1.0
+    timeout: Annotated[float, Field(gt=0)] | None = None
+
+
+class SelectSpec(Frozen):
+    """How many seeds of a prompt are kept, and by which rule."""
+
+    rule: str = "best_worst"
+    keep: Annotated[int, Field(ge=2, le=100_000)] = 24
+
+
+class LoraSpec(Frozen):
+    """The trained adapter. ``targets`` names a preset of the family."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)] = 32
+    alpha: Annotated[float, Field(gt=0)] = 64.0
+    targets: str = "all"
+    seed: int = 0
+
+
+class OptimizerSpec(Frozen):
+    """AdamW on the current LoRA, with clipping of the global gradient norm."""
+
+    lr: Annotated[float, Field(gt=0)] = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+
+
+class OldPolicySpec(Frozen):
+    """How the sampling policy follows the trained one after an iteration.
+
+    ``copy``, ``ramp`` and ``delayed`` are types 0, 1 and 2 of DiffusionNFT; ``constant`` keeps ``decay`` of the old.
+    """
+
+    schedule: Literal["copy", "ramp", "delayed", "constant"] = "ramp"
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class UpdateSpec(Frozen):
+    """How the kept samples become the next policy.
+
+    One iteration makes ``optimizer_steps`` steps. A step covers all samples of the iteration at ``times_per_sample``
+    noise levels each, accumulated over micro-batches of ``micro_batch`` rows.
+    """
+
+    objective: ExtensionSpec = ExtensionSpec(name="nft")
+    advantage: Literal["kept", "pool"] = "kept"
+    lora: LoraSpec = LoraSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    optimizer_steps: Annotated[int, Field(ge=1, le=1000)] = 1
+    times_per_sample: Annotated[int, Field(ge=1, le=200)] = 1
+    micro_batch: Annotated[int, Field(ge=1)] = 24
+    old: OldPolicySpec = OldPolicySpec()
+
+
+class EvaluateSpec(Frozen):
+    """The held-out measurement: the same prompts and seeds every time, sampled from the eval EMA.
+
+    ``every`` counts iterations; 0 switches evaluation off. ``prompts`` is taken from the head of the held-out set.
+    """
+
+    every: Annotated[int, Field(ge=0)] = 1
+    prompts: Positive = 32
+    seeds: Positive = 4
+    seed: int = 20_000
+    sampling: RegenerateSpec = RegenerateSpec()
+    rewards: tuple[RewardSpec, ...] = ()
+
+
+class AuditSpec(Frozen):
+    """Whole groups regenerated now and then, to know how far the proxy can be trusted. ``every`` 0 is never."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    prompts: Positive = 1
+
+
+class PromptsSpec(Frozen):
+    """Where prompts come from: ``scenes:train``, ``scenes:heldout``, or a text or JSONL file."""
+
+    train: str = "scenes:train"
+    heldout: str = "scenes:heldout"
+    per_iteration: Positive = 8
+
+
+class TrackingSpec(Frozen):
+    """What is shown besides metrics. ``grid_prompts`` rows stand in the image grid of an iteration."""
+
+    experiment: str = "solrl"
+    grid_prompts: Annotated[int, Field(ge=0, le=32)] = 3
+    alarm_rho: Annotated[float, Field(ge=-1, le=1)] = 0.2
+
+
+class Recipe(Frozen):
+    """A whole run. See ``docs/configuration.md`` for every field."""
+
+    name: str = "recipe"
+    seed: int = 42
+    iterations: Positive = 10
+    model: ModelSpec = ModelSpec()
+    prompts: PromptsSpec = PromptsSpec()
+    rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1)] = (RewardSpec(name="scene"),)
+    explore: ExploreSpec = ExploreSpec()
+    select: SelectSpec = SelectSpec()
+    regenerate: RegenerateSpec = RegenerateSpec()
+    update: UpdateSpec = UpdateSpec()
+    evaluate: EvaluateSpec = EvaluateSpec()
+    audit: AuditSpec = AuditSpec()
+    tracking: TrackingSpec = TrackingSpec()
+    workers: Literal["inline"] = "inline"
+
+    @model_validator(mode="after")
+    def _keep_fits(self) -> Self:
+        if self.select.keep > self.explore.candidates:
+            raise ValueError(
+                f"select.keep is {self.select.keep}, more than explore.candidates ({self.explore.candidates}): "
+                "keep fewer seeds or explore more candidates"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_are_distinct(self) -> Self:
+        names = [reward.name for reward in self.rewards]
+        if len(set(names)) < len(names):
+            raise ValueError(f"rewards: a name stands twice in {names}: name each reward once and set its weight")
+        if all(reward.weight == 0 for reward in self.rewards):
+            raise ValueError("rewards: every weight is 0: at least one reward must count")
+        return self
