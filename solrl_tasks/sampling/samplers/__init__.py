@@ -1,0 +1,1 @@
+"""Deterministic solvers of the sampling equation, one module each."""
