@@ -1,0 +1,107 @@
+"""What a worker is asked to do, and what it answers: plain data, so that any worker can carry it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, UpdateSpec
+from solrl_tasks.models.lora import LoraState
+from solrl_tasks.sampling.identity import candidate_seed
+from solrl_tasks.sampling.prompts import PromptSet
+
+
+@dataclass(frozen=True)
+class RolloutJob:
+    """Candidates to sample, decode and score with one set of weights.
+
+    Attributes:
+        engine: the precision that samples.
+        lora: the weights on top of the base; None is the base itself.
+        sampler: name of the solver.
+        steps: number of solver steps.
+        prompts: whose rows the blocks refer to.
+        exploration_seed: names the noise together with prompt key and candidate index.
+        rewards: scored on every image.
+    """
+
+    engine: ExtensionSpec
+    lora: LoraState | None
+    sampler: str
+    steps: int
+    prompts: PromptSet
+    exploration_seed: int
+    rewards: tuple[RewardSpec, ...]
+
+    def seeds(self, row: int, candidates: Sequence[int]) -> list[int]:
+        """The 64-bit seeds of some candidates of one prompt."""
+        return [candidate_seed(self.exploration_seed, self.prompts.keys[row], index) for index in candidates]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One block: the candidates of one prompt that are computed together.
+
+    ``token`` is the caller's own name for the block and comes back with the result. Where ``latents`` [B, C, H, W] or
+    ``images`` [B, H, W, 3] are given they are used instead of sampling, and only rewards are computed.
+    """
+
+    token: object
+    row: int
+    candidates: tuple[int, ...]
+    rewards: tuple[RewardSpec, ...]
+    latents: torch.Tensor | None = None
+    images: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class WorkResult:
+    """A block's outcome.
+
+    Attributes:
+        latents: clean latents x0, float32 on the CPU, [B, C, H, W]; None where images were given.
+        images: uint8, [B, H, W, 3].
+        rewards: "name@version" to float32 [B]; NaN marks an invalid candidate.
+        failures: what went wrong with single images, in words.
+        seconds: device-seconds spent.
+    """
+
+    work: Work
+    latents: torch.Tensor | None
+    images: np.ndarray
+    rewards: dict[str, np.ndarray]
+    failures: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """The kept samples of one iteration and how to learn from them.
+
+    Attributes:
+        x0: clean latents, float32, [M, C, H, W].
+        advantage: float64, [M].
+        texts: prompt of each sample.
+        prompt_keys: prompt key of each sample.
+        candidates: candidate index of each sample.
+        sigmas: the noise levels training may use, float, without the final zero.
+    """
+
+    x0: torch.Tensor
+    advantage: np.ndarray
+    texts: tuple[str, ...]
+    prompt_keys: tuple[str, ...]
+    candidates: tuple[int, ...]
+    sigmas: tuple[float, ...]
+    update: UpdateSpec
+    run_seed: int
+    iteration: int
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Metrics of an update, by metric name, and device-seconds spent. The new state is returned beside it."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0

@@ -1,0 +1,40 @@
+"""What decides the bits of a result besides its inputs."""
+
+import torch
+
+from solrl_tasks.config.extensions import find_extension, parse_options
+from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
+
+
+def default_device() -> torch.device:
+    """The accelerator where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_class(device: torch.device) -> str:
+    """The kind of arithmetic unit: ``cpu``, or ``sm_90`` and the like."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def describe_numerics(model: ModelSpec, engine: ExtensionSpec | None, device: torch.device) -> dict[str, str]:
+    """Device class, compute dtypes, compilation, TF32 and attention backend, without loading any weights.
+
+    Args:
+        engine: the engine that samples; None describes training, which runs on the base module.
+    """
+    kind = device_class(device)
+    family = find_extension("family", model.family)
+    described: dict[str, str] = {
+        "device": kind,
+        "attention": "sdpa",
+        "tf32": "on" if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else "off",
+        **family.numerics(model, kind),
+    }
+    if engine is not None:
+        extension = find_extension("engine", engine.name)
+        options = parse_options("engine", extension, dict(engine.options))
+        described |= extension.numerics(options, kind)
+    return described
