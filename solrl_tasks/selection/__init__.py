@@ -1,0 +1,1 @@
+"""Which seeds of a prompt are worth sampling precisely."""
