@@ -1,0 +1,40 @@
+"""What can be wrong with a store, in words for people."""
+
+from pathlib import Path
+
+
+class StoreError(RuntimeError):
+    """Base of everything that the store refuses."""
+
+
+class DamagedError(StoreError):
+    """Stored bytes that do not match their own digest, or that cannot be read at all."""
+
+    def __init__(self, path: Path, why: str, remedy: str = "") -> None:
+        super().__init__(f"{path} is damaged: {why}" + (f"; {remedy}" if remedy else ""))
+        self.path = path
+        self.why = why
+
+
+class MissingObjectError(StoreError):
+    """A reference to something that the store does not hold."""
+
+
+class IncompleteError(StoreError):
+    """Values were asked for that are not all done."""
+
+
+class LockedError(StoreError):
+    """Somebody else holds the lock; the message names the holder."""
+
+
+class NotLockedError(StoreError):
+    """A write without the lock that it needs: an error of the program."""
+
+
+class ConfigChangedError(StoreError):
+    """A run id that is already taken by another configuration; the message names the fields."""
+
+
+class RecordMismatchError(StoreError):
+    """Blocks of different environments would be mixed in one pool without leave."""
