@@ -1,0 +1,64 @@
+"""Grids of noise levels, from pure noise (1) to data (0).
+
+A grid for n steps has n + 1 float64 levels, strictly decreasing. They are computed here rather than taken
+from a library, because a library's may change between releases; a stored table guards them.
+"""
+
+import math
+from collections.abc import Sequence
+
+
+def linear(steps: int) -> list[float]:
+    """Equally spaced levels."""
+    return shifted(steps, 1.0)
+
+
+def shifted(steps: int, shift: float) -> list[float]:
+    """Equally spaced levels s moved towards noise: shift s / (shift s + 1 - s), arXiv 2403.03206 eq. 23.
+
+    Raises:
+        ValueError: ``steps`` or ``shift`` is not positive.
+    """
+    if steps < 1 or not shift > 0:
+        raise ValueError(
+            f"a sigma grid needs at least one step and a positive shift, found {steps} and {shift}"
+        )
+    levels = [(steps - i) / steps for i in range(steps)]
+    return [shift * s / (shift * s + (1.0 - s)) for s in levels] + [0.0]
+
+
+def dynamic(
+    steps: int,
+    image_tokens: int,
+    *,
+    base_shift: float = 0.5,
+    max_shift: float = 1.15,
+    base_tokens: int = 256,
+    max_tokens: int = 4096,
+    shift_type: str = "exponential",
+) -> list[float]:
+    """FLUX's levels, shifted the more the larger the image.
+
+    mu runs linearly from ``base_shift`` at ``base_tokens`` to ``max_shift`` at ``max_tokens`` image tokens,
+    and on beyond both; the shift is exp(mu), or mu itself where ``shift_type`` is ``linear``.
+
+    Raises:
+        ValueError: ``shift_type`` is unknown, or the shift that follows is not positive.
+    """
+    mu = base_shift + (max_shift - base_shift) * (image_tokens - base_tokens) / (max_tokens - base_tokens)
+    if shift_type == "exponential":
+        return shifted(steps, math.exp(mu))
+    if shift_type == "linear":
+        return shifted(steps, mu)
+    raise ValueError(f"unknown shift type {shift_type!r}: exponential and linear are known")
+
+
+def check(sigmas: Sequence[float]) -> None:
+    """Refuse a grid that a sampler cannot walk.
+
+    Raises:
+        ValueError: it has no step, does not decrease strictly, leaves [0, 1], or does not end at 0.
+    """
+    falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
+    if len(sigmas) < 2 or not falling or not sigmas[0] <= 1.0 or sigmas[-1] != 0.0:
+        raise ValueError(f"a sigma grid falls strictly from at most 1 to exactly 0, found {list(sigmas)}")

@@ -1,0 +1,74 @@
+"""Sigma grids: shape, the stored table, and agreement with the pipeline's scheduler."""
+
+import json
+from pathlib import Path
+
+import pytest
+from diffusers import FlowMatchEulerDiscreteScheduler
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solrl_tasks.sampling import sigmas
+
+TABLE = json.loads((Path(__file__).parent / "tables" / "flux.json").read_text())
+GRIDS = {
+    "linear": sigmas.linear,
+    "shift 3": lambda steps: sigmas.shifted(steps, 3.0),
+    "dynamic 1024 tokens": lambda steps: sigmas.dynamic(steps, 1024),
+    "dynamic 4096 tokens": lambda steps: sigmas.dynamic(steps, 4096),
+}
+
+
+@given(st.integers(1, 200), st.floats(0.01, 100))
+def test_every_grid_falls_strictly_from_one_to_zero(steps, shift):
+    grid = sigmas.shifted(steps, shift)
+    assert len(grid) == steps + 1
+    assert grid[0] == pytest.approx(1.0)
+    sigmas.check(grid)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_stored_table_still_holds(name):
+    for steps, stored in TABLE[name].items():
+        assert GRIDS[name](int(steps)) == pytest.approx(stored, rel=0, abs=1e-15)
+
+
+def test_the_table_covers_every_grid():
+    assert set(TABLE) == set(GRIDS)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6, 10, 28, 50])
+@pytest.mark.parametrize(
+    ("grid", "config", "mu"),
+    [
+        (sigmas.linear, {"shift": 1.0}, None),
+        (lambda n: sigmas.shifted(n, 3.0), {"shift": 3.0}, None),
+        (lambda n: sigmas.dynamic(n, 1024), {"use_dynamic_shifting": True}, 0.5 + 0.65 * 768 / 3840),
+        (
+            lambda n: sigmas.dynamic(n, 4096, shift_type="linear"),
+            {"use_dynamic_shifting": True, "time_shift_type": "linear"},
+            1.15,
+        ),
+    ],
+)
+def test_grids_equal_the_scheduler(grid, config, mu, steps):
+    scheduler = FlowMatchEulerDiscreteScheduler(**config)
+    scheduler.set_timesteps(sigmas=[(steps - i) / steps for i in range(steps)], mu=mu)
+    assert grid(steps) == pytest.approx(scheduler.sigmas.tolist(), abs=2e-7)
+
+
+@pytest.mark.parametrize(
+    "grid", [[], [1.0], [1.0, 0.5], [1.0, 0.5, 0.5, 0.0], [0.5, 1.0, 0.0], [1.5, 0.0], [float("nan"), 0.0]]
+)
+def test_grids_that_cannot_be_walked_are_refused(grid):
+    with pytest.raises(ValueError, match="falls strictly"):
+        sigmas.check(grid)
+
+
+def test_impossible_shifts_are_refused():
+    with pytest.raises(ValueError, match="at least one step"):
+        sigmas.linear(0)
+    with pytest.raises(ValueError, match="positive shift"):
+        sigmas.shifted(4, 0.0)
+    with pytest.raises(ValueError, match="exponential and linear"):
+        sigmas.dynamic(4, 256, shift_type="cubic")
