@@ -6,6 +6,7 @@ from a library, because a library's may change between releases; a stored table 
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def linear(steps: int) -> list[float]:
@@ -59,6 +60,6 @@ def check(sigmas: Sequence[float]) -> None:
     Raises:
         ValueError: it has no step, does not decrease strictly, leaves [0, 1], or does not end at 0.
     """
-    falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
+    falling = all(a > b for a, b in pairwise(sigmas))
     if len(sigmas) < 2 or not falling or not sigmas[0] <= 1.0 or sigmas[-1] != 0.0:
         raise ValueError(f"a sigma grid falls strictly from at most 1 to exactly 0, found {list(sigmas)}")
