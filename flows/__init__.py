@@ -1,1 +1,1 @@
-"""What runs: the training flow, its iterations, studies, pretraining, and the command line that starts them."""
+"""What runs: the training flow, its iterations, studies, pretraining; and the command line."""
