@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 
 from solrl_tasks.config.extensions import build
-from solrl_tasks.config.recipe import OldPolicySpec, OptimizerSpec
+from solrl_tasks.config.recipe import OptimizerSpec
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.models.roles import PolicyModel
 from solrl_tasks.objectives.base import MicroBatch, Objective, Velocities
 from solrl_tasks.objectives.decay import ema_decay, old_decay
-from solrl_tasks.sampling.identity import training_noise, training_times
+from solrl_tasks.objectives.times import draw_times
+from solrl_tasks.sampling.identity import stream, training_noise
 from solrl_tasks.workers.jobs import TrainJob
 from solrl_tasks.workers.state import PolicyState
 
 
-Row = tuple[int, int, int]
-"""Sample, slot among the sample's noise levels, index of the noise level."""
+Row = tuple[int, int, float]
+"""Sample, slot among the sample's noise levels, noise level."""
 
 
 class TrainingError(RuntimeError):
@@ -70,7 +71,8 @@ class Trainer:
             step += 1
             ema = ema.lerp(self._model.state("current"), ema_decay(step))
         current = self._model.state("current")
-        decay = _decay(job.update.old, step)
+        old = job.update.old
+        decay = old_decay(old.schedule, step, old.decay)
         state = PolicyState(
             current=current,
             old=policy.old.lerp(current, decay),
@@ -84,7 +86,7 @@ class Trainer:
     def _accumulate(
         self, job: TrainJob, objective: Objective, conditioning: Conditioning, inner: int, tally: _Tally
     ) -> None:
-        rows = [(sample, slot, time) for sample, times in enumerate(_times(job, inner)) for slot, time in enumerate(times)]
+        rows = [(sample, slot, time) for sample, times in enumerate(_times(job, objective, inner)) for slot, time in enumerate(times)]
         noise = torch.stack([_noise(job, sample, inner) for sample in range(len(job.texts))])
         done = 0
         for part in _slices(rows, job.update.micro_batch):
@@ -114,7 +116,7 @@ class Trainer:
         return MicroBatch(
             x0=job.x0[samples].to(device),
             eps=noise[samples, slots].to(device),
-            t=torch.tensor([job.sigmas[time] for _, _, time in part], dtype=torch.float32, device=device),
+            t=torch.tensor([time for _, _, time in part], dtype=torch.float32, device=device),
             advantage=torch.from_numpy(job.advantage)[samples].float().to(device),
         )
 
@@ -179,21 +181,17 @@ class Trainer:
         }
 
 
-def _times(job: TrainJob, inner: int) -> Iterator[list[int]]:
+def _times(job: TrainJob, objective: Objective, inner: int) -> Iterator[list[float]]:
     for key, candidate in zip(job.prompt_keys, job.candidates, strict=True):
-        count = min(job.update.times_per_sample, len(job.sigmas))
-        yield training_times(job.run_seed, job.iteration, inner, key, candidate, len(job.sigmas), count)
+        random = stream("training-times", job.run_seed, job.iteration, inner, key, candidate)
+        yield [float(t) for t in draw_times(objective.times, job.update.times_per_sample, job.sigmas, random)]
 
 
 def _noise(job: TrainJob, sample: int, inner: int) -> Tensor:
-    shape = (min(job.update.times_per_sample, len(job.sigmas)), *job.x0.shape[1:])
+    shape = (job.update.times_per_sample, *job.x0.shape[1:])
     return training_noise(job.run_seed, job.iteration, inner, job.prompt_keys[sample], job.candidates[sample], shape)
 
 
 def _slices(rows: list[Row], size: int) -> Iterator[list[Row]]:
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
-
-
-def _decay(spec: OldPolicySpec, step: int) -> float:
-    return spec.decay if spec.schedule == "constant" else old_decay(spec.schedule, step)

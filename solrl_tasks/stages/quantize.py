@@ -1,0 +1,38 @@
+"""Quantize: put the sampling weights into an engine, if anything is left to sample with them."""
+
+import time
+
+from solrl_tasks.stages.explore import PoolJob
+from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.session import Session
+
+
+def quantize(session: Session, job: PoolJob) -> StageOutcome:
+    """An effect on the device, never a cache hit: nothing is stored but what is reported.
+
+    Returns:
+        ``Skipped`` where every block that the job wants is in the store: then no weights are loaded at all.
+    """
+    started = time.perf_counter()
+    session.reporter.stage_started(job.step, "quantize", job.sampling.engine.name)
+    pool = job.open(session)
+    with pool.lock():
+        pool.ensure_columns(job.candidates)
+        blocks = pool.missing(job.reward_ids(), job.candidates, images=job.store_images)
+    if not any(block.needs_sampling for block in blocks):
+        outcome = StageOutcome(stage="quantize", state="Skipped", message="nothing to sample, no weights needed")
+    else:
+        report = session.worker.sync(job.sampling.engine, job.policy.load(session))
+        record = session.worker.record(job.sampling.engine)
+        session.run.journal.append({"iteration": job.step, "stage": "quantize", "seconds": report.seconds})
+        outcome = StageOutcome(
+            stage="quantize",
+            state="Completed",
+            message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {len(record.replaced)} layers replaced",
+            seconds=time.perf_counter() - started,
+            device_seconds=report.seconds,
+            attributed_seconds=report.seconds,
+            details={"sync": report.model_dump(mode="json"), "engine": record.model_dump(mode="json")},
+        )
+    session.reporter.stage_finished(job.step, outcome)
+    return outcome

@@ -1,0 +1,106 @@
+"""Select: which seeds are worth sampling precisely."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solrl_tasks.config.extensions import build
+from solrl_tasks.config.recipe import RewardSpec, SelectSpec
+from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.sampling.identity import candidate_seed
+from solrl_tasks.selection.groups import select_groups
+from solrl_tasks.selection.scores import weighted_scores
+from solrl_tasks.stages.explore import PoolJob
+from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.session import Session
+from solrl_tasks.stages.specs import selection_spec
+from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.selections import Selection, find_selection, save_selection
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SelectJob:
+    """A selection from a filled pool."""
+
+    step: int
+    pool: PoolJob
+    rewards: tuple[RewardSpec, ...]
+    select: SelectSpec
+
+
+def select(session: Session, job: SelectJob) -> StageOutcome:
+    """Keep K seeds of every prompt, by the weighted proxy rewards.
+
+    Raises:
+        NoValidCandidateError: no candidate of any prompt has a finite score.
+    """
+    started = time.perf_counter()
+    session.reporter.stage_started(job.step, "select", f"{job.select.keep} of {job.pool.candidates}")
+    pool = job.pool.open(session)
+    found = _find(session, job, pool)
+    selection = found or _make(session, job, pool)
+    counts = dict(selection.notes["counts"])
+    outcome = StageOutcome(
+        stage="select",
+        state="Reused" if found else "Completed",
+        ref=selection.ref,
+        message=_message(counts, job.select.keep),
+        seconds=time.perf_counter() - started,
+        details={"counts": counts},
+    )
+    session.reporter.stage_finished(job.step, outcome)
+    return outcome
+
+
+def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> Scores:
+    """Weighted proxy rewards, [P, N]; NaN where a candidate is invalid."""
+    ids = {reward.name: reward_id(make_reward(reward)) for reward in rewards}
+    values = {name: pool.rewards(identity, job.candidates) for name, identity in ids.items()}
+    return weighted_scores(values, {reward.name: reward.weight for reward in rewards})
+
+
+def _spec(job: SelectJob, pool: Pool) -> dict[str, object]:
+    return selection_spec(pool.key, job.rewards, job.pool.candidates, job.select.keep, job.select.rule)
+
+
+def _find(session: Session, job: SelectJob, pool: Pool) -> Selection | None:
+    found = find_selection(session.store, _spec(job, pool))
+    # A pool that was damaged and filled again on other hardware may rank differently: the old choice is then void.
+    if found is not None and found.notes["pool_digest"] != _pool_digest(job, pool):
+        return None
+    return found
+
+
+def _make(session: Session, job: SelectJob, pool: Pool) -> Selection:
+    scores = proxy_scores(job.pool, pool, job.rewards)
+    rule = build("selection rule", job.select.rule, {})
+    chosen = select_groups(scores, _seeds(job.pool), job.select.keep, rule)
+    notes = {
+        "counts": chosen.counts,
+        "reasons": {str(row): reason for row, reason in chosen.reasons.items()},
+        "pool_digest": _pool_digest(job, pool),
+    }
+    return save_selection(session.store, _spec(job, pool), chosen.indices, notes)
+
+
+def _pool_digest(job: SelectJob, pool: Pool) -> str:
+    return pool.digest([reward_id(make_reward(reward)) for reward in job.rewards], job.pool.candidates)
+
+
+def _seeds(job: PoolJob) -> NDArray[np.uint64]:
+    rows = [
+        [candidate_seed(job.exploration_seed, key, index) for index in range(job.candidates)] for key in job.prompts.keys
+    ]
+    return np.array(rows, dtype=np.uint64)
+
+
+def _message(counts: dict[str, int], keep: int) -> str:
+    text = f"{counts['kept']} groups of {keep}"
+    left_out = [f"{counts[name]} {name.replace('_', ' ')}" for name in ("few_finite", "no_spread") if counts[name]]
+    if left_out:
+        text += f", left out: {', '.join(left_out)}"
+    return text + (f", {counts['invalid']} invalid candidates" if counts["invalid"] else "")

@@ -1,0 +1,159 @@
+"""An open run: its recipe, its store, its worker."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from solrl_tasks.config.extensions import find_extension, parse_options
+from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec, SamplingSpec
+from solrl_tasks.engines.base import require_engine
+from solrl_tasks.models.sources import base_digest
+from solrl_tasks.rewards.scoring import make_reward
+from solrl_tasks.sampling.prompts import PromptSet, read_prompts
+from solrl_tasks.stages.reporter import Reporter, SilentReporter
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import Run
+from solrl_tasks.workers.base import Worker
+from solrl_tasks.workers.inline import InlineWorker
+from solrl_tasks.workers.numerics import default_device
+
+AUTO_CHUNK = 24
+"""Images computed together where the recipe leaves it open. It must not depend on how many candidates are asked for:
+growing their number has to leave the chunks that exist what they are."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe that was found usable: names resolved, options and prompts read, chunks fixed. No weights are loaded."""
+
+    recipe: Recipe
+    train: PromptSet
+    heldout: PromptSet
+
+
+@dataclass
+class Session:
+    """What every stage works with while a run is open.
+
+    Attributes:
+        prepared: the validated recipe and its prompts.
+        store: the only authority on what is done.
+        run: the run's own folder, locked.
+        worker: does the work; loads weights when it must.
+        reporter: told what goes on.
+        device: where the worker computes.
+    """
+
+    prepared: Prepared
+    store: Store
+    run: Run
+    worker: Worker
+    reporter: Reporter
+    device: torch.device
+
+    @property
+    def recipe(self) -> Recipe:
+        """The run's recipe, chunks resolved."""
+        return self.prepared.recipe
+
+    @cached_property
+    def base_digest(self) -> str:
+        """Content digest of the base model."""
+        return base_digest(self.recipe.model, self.store.cache_dir)
+
+
+def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
+    """Check everything that can be checked before a run is made, and fix what was left to ``auto``.
+
+    Args:
+        base: folder that relative prompt files are looked up in; the current directory by default.
+
+    Raises:
+        ValueError or LookupError: an extension is unknown, an option is refused, a prompt file is unusable, or the
+            counts do not fit; the message names the field.
+    """
+    _check_extensions(recipe)
+    train = read_prompts(recipe.prompts.train, base)
+    heldout = read_prompts(recipe.prompts.heldout, base)
+    if recipe.prompts.per_iteration > len(train):
+        raise ValueError(
+            f"prompts.per_iteration is {recipe.prompts.per_iteration}, but prompts.train ({recipe.prompts.train}) has "
+            f"only {len(train)} prompts: lower it or give more prompts"
+        )
+    if recipe.evaluate.every and recipe.evaluate.prompts > len(heldout):
+        raise ValueError(
+            f"evaluate.prompts is {recipe.evaluate.prompts}, but prompts.heldout ({recipe.prompts.heldout}) has only "
+            f"{len(heldout)} prompts: lower it or give more prompts"
+        )
+    if recipe.audit.every and recipe.audit.prompts > recipe.prompts.per_iteration:
+        raise ValueError(
+            f"audit.prompts is {recipe.audit.prompts}, more than prompts.per_iteration "
+            f"({recipe.prompts.per_iteration}): an audit regenerates groups of the iteration"
+        )
+    return Prepared(_resolve_chunks(recipe), train, heldout)
+
+
+@contextmanager
+def open_session(
+    root: Path, run_id: str, recipe: Recipe, reporter: Reporter | None = None, base: Path | None = None
+) -> Iterator[Session]:
+    """Open a run, new or begun, for as long as the context lasts.
+
+    The run is locked against a second process. Nothing is computed and no weights are loaded by opening.
+
+    Args:
+        root: folder of the store.
+        run_id: names the run; the same id goes on where it stopped.
+        recipe: must equal the recorded one but for ``iterations``, which may grow.
+
+    Raises:
+        RunConfigError: the run exists with another recipe; the message names the fields.
+        LockHeldError: another process has the run open.
+    """
+    prepared = prepare(recipe, base)
+    device = default_device()
+    for spec in (prepared.recipe.explore.engine, prepared.recipe.regenerate.engine):
+        require_engine(spec.name, device)
+    store = Store.open(root, create=True)
+    config = prepared.recipe.model_dump(mode="json")
+    with Run.open(store, run_id, config) as run:
+        worker = InlineWorker(prepared.recipe.model, device)
+        yield Session(prepared, store, run, worker, reporter or SilentReporter(), device)
+
+
+def new_run_id(name: str, now: str) -> str:
+    """A run id for a user who gave none: recipe name, time, and process, so that two never meet."""
+    return f"{name}-{now}-{os.getpid()}"
+
+
+def _check_extensions(recipe: Recipe) -> None:
+    find_extension("family", recipe.model.family)
+    rule = find_extension("selection rule", recipe.select.rule)
+    parse_options("selection rule", rule, {})
+    samplings: tuple[SamplingSpec, ...] = (recipe.explore, recipe.regenerate, recipe.evaluate.sampling)
+    for sampling in samplings:
+        find_extension("sampler", sampling.sampler)
+        _check("engine", sampling.engine)
+    _check("objective", recipe.update.objective)
+    for reward in (*recipe.rewards, *recipe.evaluate.rewards):
+        make_reward(reward)
+
+
+def _check(kind: str, spec: ExtensionSpec | RewardSpec) -> None:
+    parse_options(kind, find_extension(kind, spec.name), dict(spec.options))
+
+
+def _resolve_chunks(recipe: Recipe) -> Recipe:
+    def fixed(sampling: SamplingSpec) -> SamplingSpec:
+        chunk = AUTO_CHUNK if sampling.chunk == "auto" else sampling.chunk
+        return sampling.model_copy(update={"chunk": chunk})
+
+    evaluate = recipe.evaluate.model_copy(update={"sampling": fixed(recipe.evaluate.sampling)})
+    return recipe.model_copy(
+        update={"explore": fixed(recipe.explore), "regenerate": fixed(recipe.regenerate), "evaluate": evaluate}
+    )

@@ -1,0 +1,156 @@
+"""What goes into the key of each object: all that can change its bits, and nothing else (the table of the design)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solrl_tasks.config.extensions import find_extension, parse_options
+from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, SamplingSpec, UpdateSpec
+from solrl_tasks.models.lora import BASE_DIGEST, LoraState
+from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.sampling.identity import SEED_SCHEME
+from solrl_tasks.stages.session import Session
+from solrl_tasks.store.refs import Ref
+from solrl_tasks.workers.numerics import describe_numerics
+from solrl_tasks.workers.policies import load_lora
+from solrl_tasks.workers.state import Role
+
+ALGO_VERSION = 1
+"""Raised when a change of code changes results; older objects are then left alone and new ones made."""
+
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """Which weights to sample with: a role of a stored policy, or the base.
+
+    ``digest`` is of the LoRA's value, so the base, a fresh LoRA and a policy that changes nothing are the same choice.
+    """
+
+    ref: Ref | None
+    role: Role
+    digest: str
+
+    def load(self, session: Session) -> LoraState | None:
+        """The weights, read from the store; None is the base."""
+        if self.ref is None or self.digest == BASE_DIGEST:
+            return None
+        return load_lora(session.store, self.ref, self.role)
+
+
+BASE = PolicyChoice(None, "old", BASE_DIGEST)
+
+
+def extension_spec(kind: str, spec: ExtensionSpec) -> Spec:
+    """Name, version and full options of an extension: a default that is written out is the same as one left out."""
+    extension = find_extension(kind, spec.name)
+    options = parse_options(kind, extension, dict(spec.options))
+    return {
+        "name": spec.name,
+        "version": extension.version,
+        "options": {} if options is None else options.model_dump(mode="json"),
+    }
+
+
+def sampling_spec(session: Session, sampling: SamplingSpec) -> Spec:
+    """Everything about sampling that decides bits, the model's conditioning and the numerics included."""
+    model = session.recipe.model
+    return {
+        "engine": extension_spec("engine", sampling.engine),
+        "sampler": extension_spec("sampler", ExtensionSpec(name=sampling.sampler)),
+        "steps": sampling.steps,
+        "chunk": sampling.chunk,
+        "guidance": model.guidance,
+        "resolution": model.resolution,
+        "max_sequence_length": model.max_sequence_length,
+        "numerics": describe_numerics(model, sampling.engine, session.device),
+    }
+
+
+def pool_spec(
+    session: Session, policy: PolicyChoice, prompts_digest: str, exploration_seed: int, sampling: SamplingSpec
+) -> Spec:
+    """Of a pool: not the number of candidates, not the rewards, not what is kept."""
+    return {
+        "kind": "pool",
+        "algo_version": ALGO_VERSION,
+        "model": session.recipe.model.source,
+        "base": session.base_digest,
+        "policy": policy.digest,
+        "prompts": prompts_digest,
+        "exploration_seed": exploration_seed,
+        "seed_scheme": SEED_SCHEME,
+        **sampling_spec(session, sampling),
+    }
+
+
+def rewards_spec(rewards: Sequence[RewardSpec]) -> list[Spec]:
+    """Name, version and weight of each reward, in the order of names."""
+    return [
+        {"id": reward_id(make_reward(reward)), "weight": reward.weight} for reward in sorted(rewards, key=lambda r: r.name)
+    ]
+
+
+def selection_spec(pool_key: str, rewards: Sequence[RewardSpec], candidates: int, keep: int, rule: str) -> Spec:
+    """Of a selection."""
+    return {
+        "kind": "selection",
+        "algo_version": ALGO_VERSION,
+        "pool": pool_key,
+        "rewards": rewards_spec(rewards),
+        "candidates": candidates,
+        "keep": keep,
+        "rule": extension_spec("selection rule", ExtensionSpec(name=rule)),
+    }
+
+
+def samples_spec(session: Session, selection_digest: str, sampling: SamplingSpec) -> Spec:
+    """Of regenerated samples: the selection stands for policy, prompts and seeds."""
+    return {
+        "kind": "samples",
+        "algo_version": ALGO_VERSION,
+        "selection": selection_digest,
+        "base": session.base_digest,
+        **sampling_spec(session, sampling),
+    }
+
+
+def initial_policy_spec(session: Session) -> Spec:
+    """Of the policy before any update."""
+    return {
+        "kind": "policy",
+        "algo_version": ALGO_VERSION,
+        "base": session.base_digest,
+        "lora": session.recipe.update.lora.model_dump(mode="json"),
+    }
+
+
+def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest: str | None, iteration: int) -> Spec:
+    """Of the policy after an update. ``pool_digest`` is given where pool statistics enter the advantage."""
+    update: UpdateSpec = session.recipe.update
+    return {
+        "kind": "policy",
+        "algo_version": ALGO_VERSION,
+        "parent": parent.digest,
+        "samples": samples_digest,
+        "pool": pool_digest,
+        "rewards": rewards_spec(session.recipe.rewards),
+        "objective": extension_spec("objective", update.objective),
+        "update": update.model_dump(mode="json", exclude={"objective", "lora"}),
+        "noise": {"run_seed": session.recipe.seed, "iteration": iteration, "seed_scheme": SEED_SCHEME},
+        "layout": {"world_size": 1, "micro_batch": update.micro_batch},
+        "guidance": session.recipe.model.guidance,
+        "numerics": describe_numerics(session.recipe.model, None, session.device),
+    }
+
+
+def evaluation_spec(pool_key: str, rewards: Sequence[RewardSpec], seeds: int) -> Spec:
+    """Of an evaluation: the pool of held-out images it summarises."""
+    return {
+        "kind": "evaluation",
+        "algo_version": ALGO_VERSION,
+        "pool": pool_key,
+        "rewards": sorted(reward_id(make_reward(reward)) for reward in rewards),
+        "seeds": seeds,
+    }

@@ -1,0 +1,142 @@
+"""Update: the next policy from the precise samples."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.models.sigmas import family_sigmas
+from solrl_tasks.objectives.advantages import Advantages, advantages
+from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.selection.scores import weighted_scores
+from solrl_tasks.stages.explore import PoolJob
+from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.regenerate import SamplesJob
+from solrl_tasks.stages.select import proxy_scores
+from solrl_tasks.stages.session import Session
+from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
+from solrl_tasks.store.policies import find_policy, load_policy
+from solrl_tasks.store.refs import Ref
+from solrl_tasks.store.samples import Samples
+from solrl_tasks.workers.jobs import TrainJob
+from solrl_tasks.workers.policies import load_state, save_state
+
+
+class NothingToLearnError(RuntimeError):
+    """No sample of an iteration can be trained on."""
+
+
+@dataclass(frozen=True)
+class UpdateJob:
+    """One update. ``parent`` is the policy that explored; ``pool`` lends its statistics where the recipe says so."""
+
+    step: int
+    parent: Ref
+    pool: PoolJob
+    samples: SamplesJob
+    rewards: tuple[RewardSpec, ...]
+
+
+def first_policy(session: Session) -> Ref:
+    """The policy before any update, made if the store lacks it."""
+    spec = initial_policy_spec(session)
+    found = find_policy(session.store, spec)
+    if found is not None:
+        return found
+    lora = session.recipe.update.lora
+    state = session.worker.initial_policy(lora.rank, lora.alpha, lora.targets, lora.seed)
+    return save_state(session.store, spec, state, {"metrics": {}, "seconds": 0.0})
+
+
+def update(session: Session, job: UpdateJob) -> StageOutcome:
+    """Train on the kept samples; the policy is stored whole, or not at all.
+
+    Raises:
+        NothingToLearnError: no group was kept, or no kept sample has a finite reward.
+        TrainingError: the loss or the gradient is not finite.
+    """
+    started = time.perf_counter()
+    session.reporter.stage_started(job.step, "update", session.recipe.update.objective.name)
+    samples = job.samples.open(session)
+    spec = _spec(session, job, samples)
+    ref = find_policy(session.store, spec)
+    state, spent = "Reused", 0.0
+    if ref is None:
+        ref, spent = _train(session, job, samples, spec)
+        state = "Completed"
+    meta = load_policy(session.store, ref).meta
+    outcome = StageOutcome(
+        stage="update",
+        state="Reused" if state == "Reused" else "Completed",
+        ref=ref,
+        message=f"optimizer step {meta['optimizer_step']}, loss {meta['metrics']['train/loss']:.4f}",
+        seconds=time.perf_counter() - started,
+        device_seconds=spent,
+        attributed_seconds=meta["seconds"],
+        details={"metrics": meta["metrics"]},
+    )
+    session.reporter.stage_finished(job.step, outcome)
+    return outcome
+
+
+def sample_scores(job: SamplesJob, samples: Samples, rewards: tuple[RewardSpec, ...]) -> NDArray[np.float64]:
+    """Weighted precise rewards, [P, K]; NaN where a sample is invalid or its group was left out."""
+    values = {reward.name: samples.rewards(reward_id(make_reward(reward))) for reward in rewards}
+    return weighted_scores(values, {reward.name: reward.weight for reward in rewards})
+
+
+def _spec(session: Session, job: UpdateJob, samples: Samples) -> dict[str, object]:
+    ids = [reward_id(make_reward(reward)) for reward in job.rewards]
+    pool_digest = None
+    if session.recipe.update.advantage == "pool":
+        pool_digest = job.pool.open(session).digest(ids, job.pool.candidates)
+    return policy_spec(session, job.parent, samples.digest(ids), pool_digest, job.step)
+
+
+def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, object]) -> tuple[Ref, float]:
+    learned = _advantages(session, job, samples)
+    train_job = _train_job(session, job, samples, learned)
+    parent = load_state(session.store, job.parent)
+    state, result = session.worker.train(train_job, parent)
+    session.run.journal.append({"iteration": job.step, "stage": "update", "seconds": result.seconds})
+    metrics = {
+        **result.metrics,
+        "train/advantage_abs": float(np.nanmean(np.abs(learned.values))),
+        "select/invalid_samples": float(learned.excluded),
+    }
+    return save_state(session.store, spec, state, {"metrics": metrics, "seconds": result.seconds}), result.seconds
+
+
+def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantages:
+    scores = sample_scores(job.samples, samples, job.rewards)
+    kept = (job.samples.indices >= 0).any(axis=1)
+    pool = None
+    if session.recipe.update.advantage == "pool":
+        pool = proxy_scores(job.pool, job.pool.open(session), job.rewards)
+    result = advantages(scores, kept, session.recipe.update.advantage, pool)
+    if not result.used.any():
+        raise NothingToLearnError(
+            f"iteration {job.step}: none of {len(kept)} groups can be trained on ({int(kept.sum())} were kept). "
+            "Look at select/ and reward/ metrics: rewards may be constant or failing"
+        )
+    return result
+
+
+def _train_job(session: Session, job: UpdateJob, samples: Samples, learned: Advantages) -> TrainJob:
+    rows, columns = np.nonzero(learned.used)
+    latents = samples.latents()
+    prompts = job.samples.prompts
+    return TrainJob(
+        x0=torch.from_numpy(latents[rows, columns]),
+        advantage=learned.values[rows, columns],
+        texts=tuple(prompts[int(row)].text for row in rows),
+        prompt_keys=tuple(prompts.keys[int(row)] for row in rows),
+        candidates=tuple(int(job.samples.indices[row, column]) for row, column in zip(rows, columns, strict=True)),
+        sigmas=tuple(family_sigmas(session.recipe.model, job.samples.sampling.steps)[:-1]),
+        update=session.recipe.update,
+        run_seed=session.recipe.seed,
+        iteration=job.step,
+    )

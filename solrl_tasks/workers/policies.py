@@ -1,0 +1,48 @@
+"""Policies in the store: roles as safetensors, counters as JSON."""
+
+from typing import Any
+
+from solrl_tasks.models.lora import LoraState
+from solrl_tasks.store.policies import load_policy, save_policy
+from solrl_tasks.store.refs import Ref
+from solrl_tasks.store.root import Store
+from solrl_tasks.workers.state import ROLES, PolicyState, Role
+
+
+def save_state(store: Store, spec: dict[str, Any], state: PolicyState, extra: dict[str, Any]) -> Ref:
+    """Write a policy whole; a reader sees all of it or nothing.
+
+    Args:
+        extra: JSON that goes beside the counters, such as the metrics of the update that made it.
+    """
+    tensors = {role: state.role(role).weights for role in ROLES}
+    if state.optimizer:
+        tensors["optimizer"] = state.optimizer
+    meta = {
+        "rank": state.current.rank,
+        "alpha": state.current.alpha,
+        "iteration": state.iteration,
+        "optimizer_step": state.optimizer_step,
+        "digests": {role: state.role(role).digest for role in ROLES},
+        **extra,
+    }
+    return save_policy(store, spec, tensors, meta)
+
+
+def load_state(store: Store, ref: Ref) -> PolicyState:
+    """Read a policy whole, every file verified.
+
+    Raises:
+        PolicyError: it is absent or damaged.
+    """
+    stored = load_policy(store, ref)
+    meta = stored.meta
+    roles = {role: LoraState(meta["rank"], meta["alpha"], stored.tensors(role)) for role in ROLES}
+    optimizer = stored.tensors("optimizer") if "optimizer" in stored.files else {}
+    return PolicyState(**roles, optimizer=optimizer, iteration=meta["iteration"], optimizer_step=meta["optimizer_step"])
+
+
+def load_lora(store: Store, ref: Ref, role: Role) -> LoraState:
+    """One role of a stored policy."""
+    stored = load_policy(store, ref)
+    return LoraState(stored.meta["rank"], stored.meta["alpha"], stored.tensors(role))
