@@ -1,0 +1,1 @@
+"""Number formats in plain torch, bit-exact to a stated order of operations."""
