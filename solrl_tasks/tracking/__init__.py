@@ -1,1 +1,1 @@
-"""What people see of a run: MLflow, Prefect artifacts, image grids and the terminal, all from committed summaries."""
+"""What people see of a run, made from its committed summaries: MLflow, Prefect, images, the terminal."""

@@ -10,7 +10,7 @@ from solrl_tasks.config.base import Frozen
 from solrl_tasks.store.refs import Ref
 
 COST_PREFIXES: Final = ("gpu_hours/", "explore/blocks_", "seconds/")
-"""Metrics that tell what an iteration cost; they differ between a run that was interrupted and one that was not."""
+"""Metrics of what an iteration cost; a run that was interrupted has others than one that was not."""
 
 StageState = Literal["Completed", "Reused", "Skipped"]
 
@@ -18,8 +18,8 @@ StageState = Literal["Completed", "Reused", "Skipped"]
 class StageCost(Frozen):
     """What one stage of an iteration took.
 
-    ``seconds`` is wall time. ``device_seconds`` is what this run spent, work done twice included; ``attributed_seconds``
-    is what the result cost whoever paid for it, re-used blocks included.
+    ``seconds`` is wall time. ``device_seconds`` is what this run spent, work done twice included;
+    ``attributed_seconds`` is what the result cost whoever paid for it, re-used blocks included.
     """
 
     seconds: Annotated[float, Field(ge=0)]
@@ -31,9 +31,9 @@ class StageCost(Frozen):
 class Summary(Frozen):
     """A committed iteration: step 0 is the untrained policy's evaluation, 1 and up are the loop.
 
-    ``timestamp_ms`` is set once, when the iteration is committed, so that a replay into MLflow makes the same points.
-    Metrics are finite; one that could not be measured is absent. ``stderr`` has the standard error of some of them under
-    the same names. ``images`` are file names beside the summary.
+    ``timestamp_ms`` is set once, when the iteration is committed, so that a replay into MLflow makes the same
+    points. Metrics are finite; one that could not be measured is absent. ``stderr`` has the standard error of
+    some of them under the same names. ``images`` are file names beside the summary.
     """
 
     run_id: str

@@ -1,0 +1,162 @@
+"""The files that a run has in MLflow: recipe, image grids, adapter, and references to pools."""
+
+import io
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import yaml
+from PIL import Image
+from pydantic import JsonValue
+
+from solrl_tasks.store.keys import digest
+from solrl_tasks.tracking.summary import Summary
+
+CONFIG: Final = "solrl.config"
+LOGGED_IMAGES: Final = "mlflow.loggedImages"
+THUMBNAIL_SIDE: Final = 256
+DIGEST_LENGTH: Final = 36
+"""MLflow takes no longer digest of a dataset."""
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where the files of a run are.
+
+    Attributes:
+        iteration_folder: from a step to the folder that holds its summary and images.
+        adapter: step and folder of the adapter to be logged, in the format that diffusers loads.
+    """
+
+    iteration_folder: Callable[[int], Path]
+    adapter: tuple[int, Path] | None = None
+
+
+def upload(
+    client: Any, run: Any, summaries: Sequence[Summary], recipe: dict[str, JsonValue], files: RunFiles | None
+) -> list[str]:
+    """Log what MLflow lacks.
+
+    Returns:
+        What could not be logged, in words.
+    """
+    _log_recipe(client, run, recipe)
+    _log_pools(client, run, summaries)
+    if files is None:
+        return []
+    notes = _log_images(client, run, summaries, files.iteration_folder)
+    if files.adapter is not None:
+        step, folder = files.adapter
+        _log_folder(client, run.info.run_id, folder, f"policy/iter-{step:04d}/adapter")
+    return notes
+
+
+def image_path(step: int, name: str) -> str:
+    """The artifact path of an image: ``samples/iter-0003.png`` for the grid, named behind for others."""
+    stem = f"samples/iter-{step:04d}"
+    return f"{stem}.png" if name == "grid.png" else f"{stem}-{name}"
+
+
+def _log_recipe(client: Any, run: Any, recipe: dict[str, JsonValue]) -> None:
+    mark = digest(recipe)
+    if run.data.tags.get(CONFIG) == mark:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        client.log_artifact(run.info.run_id, str(path))
+    client.set_tag(run.info.run_id, CONFIG, mark)
+
+
+def _log_pools(client: Any, run: Any, summaries: Sequence[Summary]) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    known = {(item.dataset.name, item.dataset.digest) for item in _dataset_inputs(run)}
+    inputs = {}
+    for summary in summaries:
+        ref = summary.refs.get("pool")
+        if ref is None or (f"pool/{ref.key}", ref.digest[:DIGEST_LENGTH]) in known:
+            continue
+        dataset = Dataset(
+            name=f"pool/{ref.key}",
+            digest=ref.digest[:DIGEST_LENGTH],
+            source_type="solrl_store",
+            source=json.dumps({"path": ref.path, "digest": ref.digest}),
+        )
+        inputs[ref.key, ref.digest] = DatasetInput(dataset, [InputTag("mlflow.data.context", "explore")])
+    if inputs:
+        client.log_inputs(run.info.run_id, list(inputs.values()))
+
+
+def _dataset_inputs(run: Any) -> list[Any]:
+    return [] if run.inputs is None else list(run.inputs.dataset_inputs)
+
+
+def _log_images(
+    client: Any, run: Any, summaries: Sequence[Summary], folder: Callable[[int], Path]
+) -> list[str]:
+    notes = []
+    sizes = _sizes(client, run.info.run_id, "samples")
+    for summary in summaries:
+        for name in summary.images:
+            source, target = folder(summary.step) / name, image_path(summary.step, name)
+            if not source.is_file():
+                notes.append(
+                    f"MLflow does not show image {name} of step {summary.step}: {source} is not there"
+                )
+            elif sizes.get(target) != source.stat().st_size:
+                _log_chart_image(client, run, summary, source)
+                _log_as(client, run.info.run_id, source.read_bytes(), target)
+    return notes
+
+
+def _log_chart_image(client: Any, run: Any, summary: Summary, source: Path) -> None:
+    """The image where MLflow's charts look for it, so that it stands beside the metrics with a slider over
+    steps.
+
+    ``MlflowClient.log_image`` gives a new name at each call; a name made from the summary keeps replays from
+    piling up.
+    """
+    key = f"samples~{source.stem}"
+    unique = uuid.uuid5(uuid.NAMESPACE_URL, f"{summary.run_id}/{summary.step}/{source.name}")
+    stem = f"images/{key}+step+{summary.step}+timestamp+{summary.timestamp_ms}+{unique}"
+    with Image.open(source) as image:
+        small = image.convert("RGB")
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    webp = io.BytesIO()
+    small.save(webp, "WEBP")
+    _log_as(client, run.info.run_id, source.read_bytes(), f"{stem}{source.suffix}")
+    _log_as(client, run.info.run_id, webp.getvalue(), f"{stem}+compressed.webp")
+    if LOGGED_IMAGES not in run.data.tags:
+        client.set_tag(run.info.run_id, LOGGED_IMAGES, "True")
+
+
+def _log_folder(client: Any, run_id: str, folder: Path, target: str) -> None:
+    sizes = _sizes(client, run_id, target)
+    for path in sorted(folder.rglob("*")):
+        name = f"{target}/{path.relative_to(folder).as_posix()}"
+        if path.is_file() and sizes.get(name) != path.stat().st_size:
+            client.log_artifact(run_id, str(path), str(PurePosixPath(name).parent))
+
+
+def _log_as(client: Any, run_id: str, data: bytes, target: str) -> None:
+    path = PurePosixPath(target)
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / path.name
+        local.write_bytes(data)
+        client.log_artifact(run_id, str(local), str(path.parent))
+
+
+def _sizes(client: Any, run_id: str, folder: str) -> dict[str, int]:
+    """Sizes in bytes of what is logged below a folder: a file cut short by a kill is known by its size."""
+    sizes: dict[str, int] = {}
+    for entry in client.list_artifacts(run_id, folder):
+        if entry.is_dir:
+            sizes |= _sizes(client, run_id, entry.path)
+        else:
+            sizes[entry.path] = entry.file_size
+    return sizes

@@ -1,0 +1,260 @@
+"""One MLflow run per run, written only from committed summaries.
+
+Every summary is logged with its own timestamp, and MLflow drops a point that it holds already, so replaying
+is harmless. Two tags say which history MLflow was given: one set before the points are sent, one after.
+Points of another history (a store that was reset, a summary that was deleted and measured again) are never
+mixed into a run: MLflow would keep both values of a step without a word.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import JsonValue
+
+from solrl_tasks.config.base import Frozen
+from solrl_tasks.store.keys import digest
+from solrl_tasks.tracking.mlflow_client import TrackingError, connect, is_http, open_experiment
+from solrl_tasks.tracking.mlflow_files import RunFiles, upload
+from solrl_tasks.tracking.points import batches, check_order, history_digests
+from solrl_tasks.tracking.summary import Summary
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+DeviceKind = Literal["cpu", "cuda"]
+
+SENDING: Final = "solrl.sending"
+SENT: Final = "solrl.sent"
+SUPERSEDED: Final = "solrl.superseded_by"
+BATCH: Final = 1000
+PARAM_LENGTH: Final = 6000
+PARAMS_AT_ONCE: Final = 100
+
+
+class RunInfo(Frozen):
+    """What MLflow is told of a run besides its summaries.
+
+    Attributes:
+        store_id: tells two stores with the same run id apart on one server.
+        recipe: the resolved recipe as a plain tree.
+        engines: names of the engines used, and whether each is real or emulated.
+        versions: of the libraries, by name.
+    """
+
+    run_id: str
+    store_id: str
+    experiment: str
+    device_kind: DeviceKind
+    recipe: dict[str, JsonValue]
+    engines: dict[str, Literal["real", "emulated"]]
+    versions: dict[str, str]
+
+    @property
+    def config_digest(self) -> str:
+        """Digest of the recipe without ``iterations``, the one field that may grow."""
+        return digest({name: value for name, value in self.recipe.items() if name != "iterations"})
+
+
+class MlflowRun(Frozen):
+    """Where a run is shown. ``url`` is empty where there is no server; ``notes`` are for the user."""
+
+    run_id: str
+    experiment_id: str
+    uri: str
+    url: str
+    notes: tuple[str, ...] = ()
+
+    def image_url(self, path: str) -> str:
+        """Address of the bytes of an artifact such as ``samples/iter-0003.png``; empty without a server."""
+        return f"{self.uri}/get-artifact?path={path}&run_uuid={self.run_id}" if self.url else ""
+
+
+def publish(
+    summaries: Sequence[Summary],
+    info: RunInfo,
+    uri: str,
+    files: RunFiles | None = None,
+    status: Status = "RUNNING",
+    artifact_root: Path | None = None,
+) -> MlflowRun:
+    """Make MLflow show what the store holds; what is there already is left alone.
+
+    Args:
+        summaries: every committed summary of the run, in order.
+        uri: tracking URI, such as ``http://127.0.0.1:5000`` or ``sqlite:////folder/mlflow.db``.
+        files: images, adapter; none are logged without it.
+        artifact_root: where artifacts go when ``uri`` is a database; a server knows by itself.
+
+    Raises:
+        TrackingError: MLflow cannot be reached or refuses; nothing is lost, a later call makes up for it.
+        ValueError: the summaries are not one run's history.
+    """
+    check_order(summaries)
+    uri = uri.rstrip("/")
+    with connect(uri) as client:
+        experiment = open_experiment(client, info.experiment, artifact_root)
+        run, notes = _find_or_create(client, experiment, summaries, info)
+        _describe(client, run, info)
+        _send(client, run, summaries)
+        notes += upload(client, run, summaries, info.recipe, files)
+        _set_status(client, run, summaries, status)
+    run_id = run.info.run_id
+    url = f"{uri}/#/experiments/{experiment}/runs/{run_id}" if is_http(uri) else ""
+    return MlflowRun(run_id=run_id, experiment_id=experiment, uri=uri, url=url, notes=tuple(notes))
+
+
+def publish_or_note(
+    note: Callable[[str], None],
+    summaries: Sequence[Summary],
+    info: RunInfo,
+    uri: str,
+    files: RunFiles | None = None,
+    status: Status = "RUNNING",
+    artifact_root: Path | None = None,
+) -> MlflowRun | None:
+    """As ``publish``, for use inside a run: what goes wrong is told through ``note``, and the run goes on."""
+    try:
+        shown = publish(summaries, info, uri, files, status, artifact_root)
+    except Exception as error:  # tracking is a view: no fault of it may stop a run
+        reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
+        note(
+            f"MLflow does not show the latest of run {info.run_id}: {reason}. The run goes on, its summaries "
+            f"are safe in the store; the next one tries again, as does `solrl track rebuild {info.run_id}`"
+        )
+        return None
+    for line in shown.notes:
+        note(line)
+    return shown
+
+
+def _find_or_create(
+    client: Any, experiment: str, summaries: Sequence[Summary], info: RunInfo
+) -> tuple[Any, list[str]]:
+    found = _find(client, experiment, info)
+    if found is None:
+        return _create(client, experiment, summaries, info), []
+    why = _conflict(found, summaries, info)
+    if why is None:
+        return found, []
+    old = found.info.run_id
+    client.set_tag(
+        old, SUPERSEDED, "a new run"
+    )  # before there is one: a kill in between leaves no second heir
+    run = _create(client, experiment, summaries, info)
+    client.set_tag(old, SUPERSEDED, run.info.run_id)
+    client.set_terminated(old, "KILLED")
+    note = (
+        f"MLflow run {old} of {info.run_id} shows another history than the store ({why}): it stays as it is, "
+        f"tagged {SUPERSEDED}, and a new MLflow run {run.info.run_id} shows what the store holds"
+    )
+    return run, [note]
+
+
+def _find(client: Any, experiment: str, info: RunInfo) -> Any | None:
+    query = f"tags.`solrl.run_id` = '{info.run_id}' and tags.`solrl.store_id` = '{info.store_id}'"
+    candidates = client.search_runs(
+        [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"]
+    )
+    standing = [run for run in candidates if SUPERSEDED not in run.data.tags]
+    return standing[0] if standing else None
+
+
+def _conflict(run: Any, summaries: Sequence[Summary], info: RunInfo) -> str | None:
+    if run.data.params.get("config_digest", info.config_digest) != info.config_digest:
+        return "its recipe differs"
+    digests = history_digests(summaries)
+    for tag in (SENT, SENDING):
+        if tag not in run.data.tags:
+            continue
+        step, known = _parse_mark(run.data.tags[tag])
+        if step not in digests:
+            return f"it was given step {step}, which the store does not hold"
+        if digests[step] != known:
+            return f"other values or times up to step {step}"
+    return None
+
+
+def _create(client: Any, experiment: str, summaries: Sequence[Summary], info: RunInfo) -> Any:
+    tags = {"solrl.run_id": info.run_id, "solrl.store_id": info.store_id, "mlflow.note.content": _note(info)}
+    start = summaries[0].timestamp_ms if summaries else None
+    return client.create_run(experiment, start_time=start, tags=tags, run_name=info.run_id)
+
+
+def _note(info: RunInfo) -> str:
+    engines = ", ".join(f"{name} ({kind})" for name, kind in sorted(info.engines.items()))
+    lines = [
+        f"Sol-RL run **{info.run_id}**; engines: {engines}.",
+        "Made from the run's store: nothing is lost with it.",
+    ]
+    if info.device_kind == "cpu":
+        lines.append("It ran without a GPU: the `gpu_hours/` metrics are hours of the CPU device.")
+    return "\n\n".join(lines)
+
+
+def _describe(client: Any, run: Any, info: RunInfo) -> None:
+    from mlflow.entities import Param, RunTag
+
+    params = {"config_digest": info.config_digest, **flatten(info.recipe)}
+    params.pop("iterations", None)
+    missing = [Param(name, value) for name, value in params.items() if name not in run.data.params]
+    for start in range(0, len(missing), PARAMS_AT_ONCE):
+        client.log_batch(run.info.run_id, params=missing[start : start + PARAMS_AT_ONCE])
+    tags = {"solrl.device_kind": info.device_kind, "solrl.iterations": str(info.recipe.get("iterations", ""))}
+    tags |= {f"solrl.engine.{name}": kind for name, kind in info.engines.items()}
+    tags |= {f"solrl.version.{name}": version for name, version in info.versions.items()}
+    changed = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
+    if changed:
+        client.log_batch(run.info.run_id, tags=changed)
+
+
+def _send(client: Any, run: Any, summaries: Sequence[Summary]) -> None:
+    from mlflow.entities import Metric
+
+    sent, _ = _parse_mark(run.data.tags[SENT]) if SENT in run.data.tags else (-1, "")
+    new = [summary for summary in summaries if summary.step > sent]
+    if not new:
+        return
+    step, known = new[-1].step, history_digests(summaries)[new[-1].step]
+    client.set_tag(run.info.run_id, SENDING, f"{step}:{known}")
+    for batch in batches(new, BATCH):
+        metrics = [Metric(p.name, p.value, p.timestamp_ms, p.step) for p in batch]
+        client.log_batch(run.info.run_id, metrics=metrics)
+    client.set_tag(run.info.run_id, SENT, f"{step}:{known}")
+
+
+def _set_status(client: Any, run: Any, summaries: Sequence[Summary], status: Status) -> None:
+    if run.info.status == status:
+        return
+    if status == "RUNNING":
+        client.update_run(run.info.run_id, status=status)
+        return
+    end = summaries[-1].timestamp_ms if summaries else None
+    client.set_terminated(run.info.run_id, status, end)
+
+
+def _parse_mark(tag: str) -> tuple[int, str]:
+    step, _, known = tag.partition(":")
+    return (int(step), known) if step.isdigit() else (-1, known)
+
+
+def flatten(tree: dict[str, JsonValue]) -> dict[str, str]:
+    """A recipe as MLflow params: dotted names, values as text, cut where MLflow would refuse them.
+
+    The whole recipe is logged as ``config.yaml`` beside them.
+    """
+    flat: dict[str, str] = {}
+    for name, value in _leaves("", tree):
+        text = str(value)
+        flat[name] = text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - 1] + "…"
+    return flat
+
+
+def _leaves(prefix: str, value: JsonValue) -> list[tuple[str, JsonValue]]:
+    if isinstance(value, dict) and value:
+        return [
+            leaf
+            for name, item in value.items()
+            for leaf in _leaves(f"{prefix}.{name}" if prefix else name, item)
+        ]
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [leaf for position, item in enumerate(value) for leaf in _leaves(f"{prefix}.{position}", item)]
+    return [(prefix, value)]
