@@ -77,17 +77,15 @@ def _log_pools(client: Any, run: Any, summaries: Sequence[Summary]) -> None:
 
     known = {(item.dataset.name, item.dataset.digest) for item in _dataset_inputs(run)}
     inputs = {}
-    for summary in summaries:
-        ref = summary.refs.get("pool")
-        if ref is None or (f"pool/{ref.key}", ref.digest[:DIGEST_LENGTH]) in known:
-            continue
-        dataset = Dataset(
-            name=f"pool/{ref.key}",
-            digest=ref.digest[:DIGEST_LENGTH],
-            source_type="solrl_store",
-            source=json.dumps({"path": ref.path, "digest": ref.digest}),
-        )
-        inputs[ref.key, ref.digest] = DatasetInput(dataset, [InputTag("mlflow.data.context", "explore")])
+    for name, ref in (item for summary in summaries for item in summary.refs.items()):
+        if ref.kind == "pools" and (f"pool/{ref.key}", ref.digest[:DIGEST_LENGTH]) not in known:
+            dataset = Dataset(
+                name=f"pool/{ref.key}",
+                digest=ref.digest[:DIGEST_LENGTH],
+                source_type="solrl_store",
+                source=json.dumps({"path": ref.path, "digest": ref.digest}),
+            )
+            inputs[ref.key, ref.digest] = DatasetInput(dataset, [InputTag("mlflow.data.context", name)])
     if inputs:
         client.log_inputs(run.info.run_id, list(inputs.values()))
 

@@ -30,7 +30,7 @@ PARAM_LENGTH: Final = 6000
 PARAMS_AT_ONCE: Final = 100
 
 
-class RunInfo(Frozen):
+class RunFacts(Frozen):
     """What MLflow is told of a run besides its summaries.
 
     Attributes:
@@ -70,7 +70,7 @@ class MlflowRun(Frozen):
 
 def publish(
     summaries: Sequence[Summary],
-    info: RunInfo,
+    facts: RunFacts,
     uri: str,
     files: RunFiles | None = None,
     status: Status = "RUNNING",
@@ -91,11 +91,11 @@ def publish(
     check_order(summaries)
     uri = uri.rstrip("/")
     with connect(uri) as client:
-        experiment = open_experiment(client, info.experiment, artifact_root)
-        run, notes = _find_or_create(client, experiment, summaries, info)
-        _describe(client, run, info)
+        experiment = open_experiment(client, facts.experiment, artifact_root)
+        run, notes = _find_or_create(client, experiment, summaries, facts)
+        _describe(client, run, facts)
         _send(client, run, summaries)
-        notes += upload(client, run, summaries, info.recipe, files)
+        notes += upload(client, run, summaries, facts.recipe, files)
         _set_status(client, run, summaries, status)
     run_id = run.info.run_id
     url = f"{uri}/#/experiments/{experiment}/runs/{run_id}" if is_http(uri) else ""
@@ -105,7 +105,7 @@ def publish(
 def publish_or_note(
     note: Callable[[str], None],
     summaries: Sequence[Summary],
-    info: RunInfo,
+    facts: RunFacts,
     uri: str,
     files: RunFiles | None = None,
     status: Status = "RUNNING",
@@ -113,12 +113,12 @@ def publish_or_note(
 ) -> MlflowRun | None:
     """As ``publish``, for use inside a run: what goes wrong is told through ``note``, and the run goes on."""
     try:
-        shown = publish(summaries, info, uri, files, status, artifact_root)
+        shown = publish(summaries, facts, uri, files, status, artifact_root)
     except Exception as error:  # tracking is a view: no fault of it may stop a run
         reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
         note(
-            f"MLflow does not show the latest of run {info.run_id}: {reason}. The run goes on, its summaries "
-            f"are safe in the store; the next one tries again, as does `solrl track rebuild {info.run_id}`"
+            f"MLflow does not show the latest of run {facts.run_id}: {reason}. The run goes on; its summaries "
+            f"are safe and the next one tries again, as does `solrl track rebuild {facts.run_id}`"
         )
         return None
     for line in shown.notes:
@@ -127,30 +127,29 @@ def publish_or_note(
 
 
 def _find_or_create(
-    client: Any, experiment: str, summaries: Sequence[Summary], info: RunInfo
+    client: Any, experiment: str, summaries: Sequence[Summary], facts: RunFacts
 ) -> tuple[Any, list[str]]:
-    found = _find(client, experiment, info)
+    found = _find(client, experiment, facts)
     if found is None:
-        return _create(client, experiment, summaries, info), []
-    why = _conflict(found, summaries, info)
+        return _create(client, experiment, summaries, facts), []
+    why = _conflict(found, summaries, facts)
     if why is None:
         return found, []
     old = found.info.run_id
-    client.set_tag(
-        old, SUPERSEDED, "a new run"
-    )  # before there is one: a kill in between leaves no second heir
-    run = _create(client, experiment, summaries, info)
+    # Tagged before there is a new one, so that a kill in between does not leave two new ones.
+    client.set_tag(old, SUPERSEDED, "a new run")
+    run = _create(client, experiment, summaries, facts)
     client.set_tag(old, SUPERSEDED, run.info.run_id)
     client.set_terminated(old, "KILLED")
     note = (
-        f"MLflow run {old} of {info.run_id} shows another history than the store ({why}): it stays as it is, "
-        f"tagged {SUPERSEDED}, and a new MLflow run {run.info.run_id} shows what the store holds"
+        f"MLflow run {old} of {facts.run_id} shows another history than the store ({why}): it stays as "
+        f"it is, tagged {SUPERSEDED}, and a new MLflow run {run.info.run_id} shows what the store holds"
     )
     return run, [note]
 
 
-def _find(client: Any, experiment: str, info: RunInfo) -> Any | None:
-    query = f"tags.`solrl.run_id` = '{info.run_id}' and tags.`solrl.store_id` = '{info.store_id}'"
+def _find(client: Any, experiment: str, facts: RunFacts) -> Any | None:
+    query = f"tags.`solrl.run_id` = '{facts.run_id}' and tags.`solrl.store_id` = '{facts.store_id}'"
     candidates = client.search_runs(
         [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"]
     )
@@ -158,8 +157,8 @@ def _find(client: Any, experiment: str, info: RunInfo) -> Any | None:
     return standing[0] if standing else None
 
 
-def _conflict(run: Any, summaries: Sequence[Summary], info: RunInfo) -> str | None:
-    if run.data.params.get("config_digest", info.config_digest) != info.config_digest:
+def _conflict(run: Any, summaries: Sequence[Summary], facts: RunFacts) -> str | None:
+    if run.data.params.get("config_digest", facts.config_digest) != facts.config_digest:
         return "its recipe differs"
     digests = history_digests(summaries)
     for tag in (SENT, SENDING):
@@ -173,34 +172,41 @@ def _conflict(run: Any, summaries: Sequence[Summary], info: RunInfo) -> str | No
     return None
 
 
-def _create(client: Any, experiment: str, summaries: Sequence[Summary], info: RunInfo) -> Any:
-    tags = {"solrl.run_id": info.run_id, "solrl.store_id": info.store_id, "mlflow.note.content": _note(info)}
+def _create(client: Any, experiment: str, summaries: Sequence[Summary], facts: RunFacts) -> Any:
+    tags = {
+        "solrl.run_id": facts.run_id,
+        "solrl.store_id": facts.store_id,
+        "mlflow.note.content": _note(facts),
+    }
     start = summaries[0].timestamp_ms if summaries else None
-    return client.create_run(experiment, start_time=start, tags=tags, run_name=info.run_id)
+    return client.create_run(experiment, start_time=start, tags=tags, run_name=facts.run_id)
 
 
-def _note(info: RunInfo) -> str:
-    engines = ", ".join(f"{name} ({kind})" for name, kind in sorted(info.engines.items()))
+def _note(facts: RunFacts) -> str:
+    engines = ", ".join(f"{name} ({kind})" for name, kind in sorted(facts.engines.items()))
     lines = [
-        f"Sol-RL run **{info.run_id}**; engines: {engines}.",
+        f"Sol-RL run **{facts.run_id}**; engines: {engines}.",
         "Made from the run's store: nothing is lost with it.",
     ]
-    if info.device_kind == "cpu":
+    if facts.device_kind == "cpu":
         lines.append("It ran without a GPU: the `gpu_hours/` metrics are hours of the CPU device.")
     return "\n\n".join(lines)
 
 
-def _describe(client: Any, run: Any, info: RunInfo) -> None:
+def _describe(client: Any, run: Any, facts: RunFacts) -> None:
     from mlflow.entities import Param, RunTag
 
-    params = {"config_digest": info.config_digest, **flatten(info.recipe)}
+    params = {"config_digest": facts.config_digest, **flatten(facts.recipe)}
     params.pop("iterations", None)
     missing = [Param(name, value) for name, value in params.items() if name not in run.data.params]
     for start in range(0, len(missing), PARAMS_AT_ONCE):
         client.log_batch(run.info.run_id, params=missing[start : start + PARAMS_AT_ONCE])
-    tags = {"solrl.device_kind": info.device_kind, "solrl.iterations": str(info.recipe.get("iterations", ""))}
-    tags |= {f"solrl.engine.{name}": kind for name, kind in info.engines.items()}
-    tags |= {f"solrl.version.{name}": version for name, version in info.versions.items()}
+    tags = {
+        "solrl.device_kind": facts.device_kind,
+        "solrl.iterations": str(facts.recipe.get("iterations", "")),
+    }
+    tags |= {f"solrl.engine.{name}": kind for name, kind in facts.engines.items()}
+    tags |= {f"solrl.version.{name}": version for name, version in facts.versions.items()}
     changed = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
     if changed:
         client.log_batch(run.info.run_id, tags=changed)

@@ -6,7 +6,7 @@ from PIL import Image
 
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.store.refs import Ref
-from solrl_tasks.tracking.mlflow_run import RunInfo
+from solrl_tasks.tracking.mlflow_run import RunFacts
 from solrl_tasks.tracking.summary import StageCost, Summary
 
 START = 1_700_000_000_000
@@ -54,8 +54,8 @@ def history(make_summary) -> list[Summary]:
 
 
 @pytest.fixture
-def info() -> RunInfo:
-    return RunInfo(
+def facts() -> RunFacts:
+    return RunFacts(
         run_id="demo",
         store_id="store-1",
         experiment="solrl",
