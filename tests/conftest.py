@@ -1,0 +1,35 @@
+"""What every test runs under: no network, no reports home, nothing of the user's own set-up."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+_FOREIGN = ("PREFECT_", "MLFLOW_", "SOLRL_")
+for _name in [name for name in os.environ if name.startswith(_FOREIGN)]:
+    del os.environ[_name]
+os.environ.update(
+    {
+        "HF_HUB_OFFLINE": "1",
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_HOME": tempfile.mkdtemp(prefix="solrl-tests-prefect-"),
+    }
+)
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first: a mistake shows soon."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server of the session's own, with an empty database; 16 s to start, so one for all tests."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
