@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import canonical_json, digest
 
@@ -51,6 +49,14 @@ def write_json(path: Path, value: Any) -> None:
     """Write plain JSON, for files that others read; see ``write_sealed`` for our own."""
     canonical_json(value)
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def holds_json(path: Path, value: Any) -> bool:
+    """Whether a file is there and holds exactly this JSON."""
+    try:
+        return bool(canonical_json(json.loads(path.read_bytes())) == canonical_json(value))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
+        return False
 
 
 def write_sealed(path: Path, content: Any) -> str:
@@ -169,15 +175,21 @@ def _host() -> str:
 
 
 def _start(pid: int) -> int:
-    """When a process began (ticks since boot on Linux), to tell apart a number used again; 0 if none."""
+    """When a process began, in ticks since boot, to tell apart a number used again; 0 if there is none.
+
+    Where there is no ``/proc``, every living process has 1.
+    """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         pass
     try:
-        return int(psutil.Process(pid).create_time())
-    except psutil.Error:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return 0
+    except PermissionError:
+        pass
+    return 1
 
 
 def _sync_tree(folder: Path) -> None:

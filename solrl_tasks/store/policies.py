@@ -35,7 +35,7 @@ def save_policy(
 
 
 def find_policy(store: Store, spec: dict[str, Any]) -> Ref | None:
-    """The stored policy of a spec, every file verified; a damaged one is moved aside and counts as missing."""
+    """The stored policy of a spec, every file verified; a damaged one is moved aside: None."""
     raise NotImplementedError
 
 

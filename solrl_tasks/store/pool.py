@@ -1,23 +1,209 @@
 """Pools: the raw rewards of every explored candidate, paid for once."""
 
+import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solrl_tasks.store.blocks import Block
+from solrl_tasks.store.arrays import hash_values
+from solrl_tasks.store.blocks import IMAGES, REWARDS, Block, BlockFolder, Reuse, reward_array
+from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.refs import Ref
-from solrl_tasks.store.root import Store
+from solrl_tasks.store.root import Store, folder_bytes
 
-Reuse = Literal["exact", "compatible"]
+logger = logging.getLogger(__name__)
+
+
+class Pool:
+    """The rewards (and images, if kept) of P prompts times N candidates.
+
+    A reward is called ``name@version``. Its values are marked block by block, so that a NaN that was computed
+    (an invalid candidate) is never taken for one that was not.
+    """
+
+    def __init__(self, folder: BlockFolder, rows: tuple[str, ...]) -> None:
+        self._folder = folder
+        self.key = folder.key
+        self.spec = folder.spec
+        self.chunk = folder.chunk
+        self.rows = rows
+
+    @classmethod
+    def open(
+        cls, store: Store, spec: dict[str, Any], rows: Sequence[str], chunk: int, reuse: Reuse = "exact"
+    ) -> Self:
+        """The pool of a spec, made if it is not there.
+
+        Args:
+            spec: all that determines the values; the pool's key is ``key(spec)``.
+            rows: prompt keys, in order.
+            chunk: candidates of a block.
+            reuse: ``exact`` refuses to add blocks of another environment, ``compatible`` mixes them.
+
+        A pool whose spec is damaged is moved into quarantine with a warning, and made anew.
+
+        Raises:
+            StoreError: the pool was made with other rows or another chunk under the same spec.
+        """
+        shape = {"rows": list(rows), "chunk": chunk}
+        return cls(BlockFolder(store, "pools", spec, shape, reuse), tuple(rows))
+
+    @classmethod
+    def load(cls, store: Store, which: Ref | str) -> Self:
+        """A pool that is there, by reference or key.
+
+        Raises:
+            MissingObjectError: there is none.
+            DamagedError: its spec cannot be read.
+        """
+        folder = BlockFolder.load(store, "pools", which if isinstance(which, str) else which.key)
+        return cls(folder, tuple(folder.shape["rows"]))
+
+    @contextmanager
+    def lock(self, purpose: str = "", wait: bool = True) -> Iterator[None]:
+        """Hold the pool alone while it is filled.
+
+        Args:
+            purpose: who fills it, such as ``run demo``, for the message of those who wait.
+            wait: wait, with a message, while another process holds it, instead of an error.
+
+        Raises:
+            LockedError: another process holds it, and ``wait`` is false.
+        """
+        with self._folder.lock(purpose, wait):
+            yield
+
+    def ensure_columns(self, candidates: int) -> None:
+        """Grow the candidate axis to hold ``candidates``, in whole chunks. Needs the lock."""
+        self._folder.ensure_columns(candidates)
+
+    def admit(self, record: dict[str, Any], blocks: Sequence[Block]) -> None:
+        """Refuse early what ``write`` would refuse: blocks made in another environment (``reuse: exact``).
+
+        Raises:
+            RecordMismatchError: the message names what differs, and the remedy.
+        """
+        self._folder.admit(record, blocks)
+
+    def missing(
+        self, rewards: Sequence[str], candidates: int, images: bool = False, verify: bool = True
+    ) -> list[Block]:
+        """Blocks that lack something, in order of row and column.
+
+        Args:
+            rewards: names ``name@version``.
+            candidates: how many of each prompt are asked for.
+            images: whether images are asked for as well.
+            verify: read every value and compare it with its mark; otherwise look at the marks only.
+        """
+        folder = self._folder
+        done = {name: folder.done(reward_array(name), candidates, verify) for name in rewards}
+        lacks_images = ~folder.done(IMAGES, candidates, verify) if images else None
+        found = []
+        for row, index in np.ndindex(folder.rows, folder.blocks(candidates)):
+            lacking = tuple(name for name in rewards if not done[name][row, index])
+            no_images = lacks_images is not None and bool(lacks_images[row, index])
+            if lacking or no_images:
+                kept = not no_images and (images or folder.has_block(IMAGES, row, index, verify))
+                found.append(self._block(row, index, lacking, no_images, kept))
+        return found
+
+    def write(
+        self,
+        block: Block,
+        rewards: Mapping[str, NDArray[np.float32]],
+        images: NDArray[np.uint8] | None,
+        seconds: float,
+        record: dict[str, Any],
+    ) -> None:
+        """Store a block. What is done already, and not missed by the block, is left as it is.
+
+        Args:
+            rewards: float32 [chunk] by ``name@version``; NaN is an invalid candidate.
+            images: uint8 [chunk, H, W, 3], or None.
+            seconds: device seconds that the block took.
+            record: the environment, from ``environment_record``.
+
+        Raises:
+            NotLockedError: the lock is not held.
+            RecordMismatchError: see ``admit``.
+            ValueError: a wrong shape, or columns that ``ensure_columns`` has not made.
+        """
+        arrays: dict[str, NDArray[Any]] = {} if images is None else {IMAGES: images}
+        arrays |= {reward_array(name): values for name, values in rewards.items()}
+        self._folder.write(block, arrays, seconds, record)
+
+    def rewards(self, name: str, candidates: int) -> NDArray[np.float32]:
+        """Verified rewards, [P, candidates]; NaN is an invalid candidate.
+
+        Raises:
+            IncompleteError: some block is not done; the message names blocks.
+        """
+        return self._folder.values(reward_array(name), candidates)
+
+    def invalid(self, name: str, candidates: int) -> NDArray[np.int64]:
+        """How many candidates of each prompt are invalid (not finite), [P]. Raises as ``rewards``."""
+        finite = np.isfinite(self.rewards(name, candidates))
+        return np.asarray(np.count_nonzero(~finite, axis=1), dtype=np.int64)
+
+    def images(self, row: int, indices: Sequence[int]) -> NDArray[np.uint8]:
+        """Kept images of some candidates of a prompt, verified, [len(indices), H, W, 3].
+
+        Raises:
+            IncompleteError: they are not kept.
+        """
+        return self._folder.take(IMAGES, row, [int(index) for index in indices])
+
+    def seconds(self, rewards: Sequence[str], candidates: int, images: bool = False) -> float:
+        """Device seconds that these rewards (and images) of these candidates cost, whoever paid.
+
+        What was computed together counts once; what was added later counts where it is asked for.
+        """
+        names = [reward_array(name) for name in rewards] + [IMAGES] * images
+        return self._folder.seconds(names, candidates)
+
+    def records(self) -> dict[str, dict[str, Any] | None]:
+        """The environments of the pool's blocks by id; more than one says that it is mixed."""
+        return self._folder.records()
+
+    def digest(self, rewards: Sequence[str], candidates: int) -> str:
+        """sha256 over key, names and values of these rewards, 64 hex digits. Raises as ``rewards``."""
+        state = hashlib.sha256(self.key.encode())
+        for name in sorted(rewards):
+            hash_values(state, name, self.rewards(name, candidates))
+        return state.hexdigest()
+
+    def ref(self, rewards: Sequence[str], candidates: int) -> Ref:
+        """A reference with the digest of these rewards. Raises as ``rewards``."""
+        path = self._folder.store.relative(self._folder.path)
+        return Ref(kind="pools", key=self.key, digest=self.digest(rewards, candidates), path=path)
+
+    def _block(self, row: int, index: int, missing: tuple[str, ...], no_images: bool, kept: bool) -> Block:
+        start = index * self.chunk
+        return Block(
+            row=row,
+            index=index,
+            start=start,
+            stop=start + self.chunk,
+            missing=missing,
+            images_missing=no_images,
+            images_kept=kept,
+            needs_sampling=no_images or not kept,
+        )
 
 
 @dataclass(frozen=True)
 class PoolInfo:
-    """A pool as listings show it: ``filled`` is the fraction of blocks done, by reward name (and ``images``)."""
+    """A pool as listings show it.
+
+    ``candidates`` of each of ``rows`` prompts have room, in whole chunks; ``filled`` is the fraction of
+    blocks done, by reward name (and ``images``); ``records`` counts the environments that they come from.
+    """
 
     key: str
     spec: dict[str, Any]
@@ -34,76 +220,30 @@ class PoolInfo:
         return not self.filled or any(fraction < 1.0 for fraction in self.filled.values())
 
 
-class Pool:
-    """The rewards (and images, if kept) of P prompts times N candidates."""
-
-    key: str
-    spec: dict[str, Any]
-    rows: tuple[str, ...]
-    chunk: int
-
-    @classmethod
-    def open(
-        cls, store: Store, spec: dict[str, Any], rows: Sequence[str], chunk: int, reuse: Reuse = "exact"
-    ) -> Self:
-        """The pool of a spec, made if it is not there. ``rows`` are prompt keys in order; key = key(spec)."""
-        raise NotImplementedError
-
-    @contextmanager
-    def lock(self, purpose: str = "", wait: bool = True) -> Iterator[None]:
-        """Hold the pool alone while it is filled; waits with a message while another process does."""
-        raise NotImplementedError
-
-    def ensure_columns(self, candidates: int) -> None:
-        """Grow the candidate axis to hold ``candidates``, in whole chunks. Needs the lock."""
-        raise NotImplementedError
-
-    def admit(self, record: dict[str, Any], blocks: Sequence[Block]) -> None:
-        """Refuse early if these blocks, made under ``record``, may not join the pool (``reuse: exact``)."""
-        raise NotImplementedError
-
-    def missing(
-        self, rewards: Sequence[str], candidates: int, images: bool = False, verify: bool = True
-    ) -> list[Block]:
-        """Blocks that lack something asked for, in order of row and column."""
-        raise NotImplementedError
-
-    def write(
-        self,
-        block: Block,
-        rewards: Mapping[str, NDArray[np.float32]],
-        images: NDArray[np.uint8] | None,
-        seconds: float,
-        record: dict[str, Any],
-    ) -> None:
-        """Store a block's rewards ([chunk] each) and images ([chunk, H, W, 3]); done ones are left as they are."""
-        raise NotImplementedError
-
-    def rewards(self, name: str, candidates: int) -> NDArray[np.float32]:
-        """Verified rewards, [P, candidates]; NaN is an invalid candidate."""
-        raise NotImplementedError
-
-    def invalid(self, name: str, candidates: int) -> NDArray[np.int64]:
-        """Invalid candidates of each prompt, [P]."""
-        raise NotImplementedError
-
-    def images(self, row: int, indices: Sequence[int]) -> NDArray[np.uint8]:
-        """Kept images of some candidates of a prompt, verified, [len(indices), H, W, 3]."""
-        raise NotImplementedError
-
-    def seconds(self, rewards: Sequence[str], candidates: int) -> float:
-        """Device seconds that these rewards cost, whoever paid."""
-        raise NotImplementedError
-
-    def digest(self, rewards: Sequence[str], candidates: int) -> str:
-        """sha256 over names and values, 64 hex digits."""
-        raise NotImplementedError
-
-    def ref(self, rewards: Sequence[str], candidates: int) -> Ref:
-        """A reference with the digest of these rewards."""
-        raise NotImplementedError
-
-
 def describe_pools(store: Store) -> list[PoolInfo]:
-    """All pools of a store, for listings; nothing is verified."""
-    raise NotImplementedError
+    """All pools of a store, for listings: marks are counted, values are not read. Damaged ones are logged."""
+    found = []
+    for path in sorted(store.folder("pools").glob("[0-9a-f]*")):
+        try:
+            found.append(_describe(BlockFolder.load(store, "pools", path.name)))
+        except (DamagedError, MissingObjectError) as error:
+            logger.warning("%s", error)
+    return found
+
+
+def _describe(folder: BlockFolder) -> PoolInfo:
+    columns = folder.columns
+    filled = {}
+    for name in folder.names():
+        done = folder.done(name, columns, verify=False)
+        filled[name.removeprefix(f"{REWARDS}/")] = float(done.mean()) if done.size else 0.0
+    return PoolInfo(
+        key=folder.key,
+        spec=folder.spec,
+        rows=folder.rows,
+        candidates=columns,
+        chunk=folder.chunk,
+        filled=filled,
+        bytes=folder_bytes(folder.path),
+        records=len(folder.records()),
+    )

@@ -21,9 +21,9 @@ def _inside(path: str) -> str:
 class Ref(Frozen):
     """Where a stored object is and what it holds.
 
-    ``kind`` is the folder of the store, ``key`` the address computed from the spec (24 hex digits), ``digest``
-    the sha256 over the content (64 hex digits), ``path`` posix and relative to the store root, so that a moved
-    store still resolves.
+    ``kind`` is the folder of the store, ``key`` the address computed from the spec (24 hex digits),
+    ``digest`` the sha256 over the content (64 hex digits), ``path`` posix and relative to the store root, so
+    that a moved store still resolves.
     """
 
     kind: Kind

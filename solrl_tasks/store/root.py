@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -31,6 +31,15 @@ def check_name(name: str, what: str) -> str:
             "underscores, beginning with a letter or digit"
         )
     return name
+
+
+def folder_bytes(path: Path) -> int:
+    """Bytes of all files below a folder (or of a file); what vanishes meanwhile counts nothing."""
+    total = 0
+    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        with suppress(FileNotFoundError):
+            total += entry.stat().st_size if entry.is_file() else 0
+    return total
 
 
 class Store:
@@ -105,7 +114,7 @@ class Store:
 
     @contextmanager
     def in_use(self, purpose: str) -> Iterator[None]:
-        """Keep the garbage collection out for the length of a context. Runs and pool locks do it themselves."""
+        """Keep the garbage collection out for the length of a context. Runs and pool locks do it too."""
         gate = self.gate(purpose, shared=True)
         with gate.hold(wait=True):
             yield

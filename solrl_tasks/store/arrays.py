@@ -1,0 +1,283 @@
+"""One Zarr array filled block by block, with a ledger that says which blocks can be trusted.
+
+On the disk an array is a Zarr group with two arrays: ``values`` [rows, columns, *item] in chunks of one row
+times one block of columns, and ``ledger`` [rows, blocks, 4], an entry of ``FIELDS`` for every block, all zero
+while the block is not done. Values are written first and the entry last, and both carry a CRC-32C. A block
+counts as done if its entry's digest fits the values that are read back, so that any kill, truncation or
+flipped bit shows.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore
+
+from solrl_tasks.store import atomic
+from solrl_tasks.store.errors import DamagedError
+
+logger = logging.getLogger(__name__)
+
+FIELDS: Final = ("digest", "record", "device_microseconds", "written_unix_ns")
+_DIGEST, _RECORD, _SECONDS, _WRITTEN = range(len(FIELDS))
+# What Zarr and its codecs raise for bytes they cannot decode. A refused permission is no damage.
+_UNDECODABLE: Final = (ValueError, RuntimeError, TypeError, IndexError, KeyError, EOFError)
+
+
+class BlockArray:
+    """An array [rows, columns, *item]; columns come in whole chunks and can only grow.
+
+    Only one process may write at a time; the caller holds the lock. ``path`` is the folder of the array.
+    """
+
+    def __init__(self, path: Path, values: Any, ledger: Any) -> None:
+        self.path = path
+        self._values = values
+        self._ledger = ledger
+        self.chunk: int = values.chunks[1]
+        self.item: tuple[int, ...] = values.shape[2:]
+        self.rows: int = values.shape[0]
+
+    @classmethod
+    def create(
+        cls, path: Path, rows: int, columns: int, chunk: int, item: tuple[int, ...], dtype: str
+    ) -> Self:
+        """Make an empty array, all at once.
+
+        Args:
+            columns: a multiple of ``chunk``.
+            dtype: ``float32`` (fill NaN, stored as it is) or ``uint8`` (fill 0, compressed without loss).
+        """
+        with atomic.publish_folder(path) as temporary:
+            atomic.write_json(temporary / "zarr.json", group_metadata({"ledger_fields": list(FIELDS)}))
+            folder = LocalStore(temporary)
+            blocks = columns // chunk
+            _make(folder, "values", (rows, columns, *item), (1, chunk, *item), dtype)
+            _make(folder, "ledger", (rows, blocks, len(FIELDS)), (1, 1, len(FIELDS)), "uint64")
+        return cls.open(path, rows, chunk, item, dtype)
+
+    @classmethod
+    def open(cls, path: Path, rows: int, chunk: int, item: tuple[int | None, ...], dtype: str) -> Self:
+        """Open an array that is there.
+
+        Args:
+            item: the expected item; None is any length.
+
+        Raises:
+            DamagedError: its metadata cannot be read, or is not what ``create`` wrote.
+        """
+        values, ledger = _open(path, "values"), _open(path, "ledger")
+        fits = (
+            _is_made_so(values, rows, (1, chunk, *values.shape[2:]), dtype)
+            and _is_made_so(ledger, rows, (1, 1, len(FIELDS)), "uint64")
+            and values.shape[1] % chunk == 0
+            and ledger.shape[2:] == (len(FIELDS),)
+            and item_fits(values.shape[2:], item)
+        )
+        if not fits:
+            raise DamagedError(path, "the metadata of the array is not what was written")
+        return cls(path, values, ledger)
+
+    @property
+    def columns(self) -> int:
+        """Columns that can be written, a multiple of the chunk."""
+        return int(min(self._values.shape[1], self._ledger.shape[1] * self.chunk))
+
+    def grow(self, columns: int) -> None:
+        """Make room for at least ``columns``, a multiple of the chunk; never shrinks."""
+        if self._values.shape[1] < columns:
+            self._values.resize((self.rows, columns, *self.item))
+            atomic.sync_file(self.path / "values" / "zarr.json")
+        if self._ledger.shape[1] * self.chunk < columns:
+            self._ledger.resize((self.rows, columns // self.chunk, len(FIELDS)))
+            atomic.sync_file(self.path / "ledger" / "zarr.json")
+
+    def entries(self, blocks: int) -> NDArray[np.uint64]:
+        """Ledger entries of the first ``blocks`` of every row, [rows, blocks, 4]; zero where not done."""
+        table = np.zeros((self.rows, blocks, len(FIELDS)), dtype=np.uint64)
+        there = min(blocks, self.columns // self.chunk)
+        try:
+            table[:, :there] = self._ledger[:, :there]
+        except _UNDECODABLE:
+            for row, index in np.ndindex(self.rows, there):
+                table[row, index] = self.entry(row, index)
+        return table
+
+    def entry(self, row: int, index: int) -> NDArray[np.uint64]:
+        """The ledger entry of one block, [4]; zero where it is not done or cannot be read."""
+        if index >= self.columns // self.chunk:
+            return np.zeros(len(FIELDS), dtype=np.uint64)
+        try:
+            return np.asarray(self._ledger[row, index], dtype=np.uint64)
+        except _UNDECODABLE:
+            return np.zeros(len(FIELDS), dtype=np.uint64)
+
+    def read(self, row: int, index: int) -> NDArray[Any] | None:
+        """The values of one block, [chunk, *item]; None if it is not done or does not fit its entry."""
+        entry = self.entry(row, index)
+        if not entry[_DIGEST]:
+            return None
+        values = self._values_of(row, index)
+        return values if self._fits(row, index, int(entry[_DIGEST]), values) else None
+
+    def read_rows(self, blocks: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Values [rows, blocks * chunk, *item] of the first blocks, and which are done, [rows, blocks].
+
+        Values of blocks that are not done are the fill value.
+        """
+        entries = self.entries(blocks)
+        # Small items are read in one go; large ones block by block, so that they are in memory once.
+        found = None if self.item else self._bulk(blocks)
+        out = self._empty(blocks)
+        done = np.zeros((self.rows, blocks), dtype=np.bool_)
+        for row, index in np.argwhere(entries[:, :, _DIGEST]).tolist():
+            part = slice(index * self.chunk, (index + 1) * self.chunk)
+            values = self._values_of(row, index) if found is None else found[row, part]
+            if self._fits(row, index, int(entries[row, index, _DIGEST]), values):
+                out[row, part] = values
+                done[row, index] = True
+        return out, done
+
+    def verified(self, blocks: int) -> NDArray[np.bool_]:
+        """Which of the first blocks are done and fit their entries, [rows, blocks]."""
+        if not self.item:
+            return self.read_rows(blocks)[1]
+        done = np.zeros((self.rows, blocks), dtype=np.bool_)
+        for row, index in np.ndindex(self.rows, blocks):
+            done[row, index] = self.read(row, index) is not None
+        return done
+
+    def write(
+        self, row: int, index: int, values: NDArray[Any], record: int, seconds: float, written: int
+    ) -> None:
+        """Write a block: values first, entry last.
+
+        Args:
+            values: [chunk, *item] of the array's type.
+            record: 64 bits that name the environment it was computed in.
+            seconds: device seconds of the computation.
+            written: Unix time in ns; what one computation made has one time, so that its cost counts once.
+        """
+        stored = _stored_form(values)
+        if not self._is_blank(row, index):
+            self._ledger[row, index] = np.zeros(len(FIELDS), dtype=np.uint64)
+        self._values[row, index * self.chunk : (index + 1) * self.chunk] = stored
+        self._ledger[row, index] = np.array(
+            [block_digest(stored, row, index), record, round(seconds * 1e6), written], dtype=np.uint64
+        )
+
+    def _is_blank(self, row: int, index: int) -> bool:
+        try:
+            return not np.any(self._ledger[row, index])
+        except _UNDECODABLE:
+            return False
+
+    def _values_of(self, row: int, index: int) -> NDArray[Any] | None:
+        try:
+            return np.asarray(self._values[row, index * self.chunk : (index + 1) * self.chunk])
+        except _UNDECODABLE:
+            return None
+
+    def _fits(self, row: int, index: int, expected: int, values: NDArray[Any] | None) -> bool:
+        if values is not None and block_digest(values, row, index) == expected:
+            return True
+        columns = f"{index * self.chunk} to {(index + 1) * self.chunk - 1}"
+        where = f"{self.path.parent.parent.name}/{self.path.name}: row {row}, columns {columns}"
+        logger.warning("%s: the stored values do not fit their ledger entry and count as not done", where)
+        return False
+
+    def _bulk(self, blocks: int) -> NDArray[Any] | None:
+        there = min(blocks * self.chunk, self.columns)
+        found = self._empty(blocks)
+        try:
+            found[:, :there] = self._values[:, :there]
+        except _UNDECODABLE:
+            return None
+        return found
+
+    def _empty(self, blocks: int) -> NDArray[Any]:
+        shape = (self.rows, blocks * self.chunk, *self.item)
+        return np.full(shape, self._values.fill_value, dtype=self._values.dtype)
+
+
+def item_fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    """Whether an item has the expected shape; None is any length."""
+    return len(found) == len(expected) and all(
+        want is None or have == want for have, want in zip(found, expected, strict=True)
+    )
+
+
+def block_digest(values: NDArray[Any], row: int, index: int) -> int:
+    """64 bits of the sha256 over a block's values, type and place; never 0, which means not done.
+
+    The place is part of it, so that a chunk file in the place of another is found.
+    """
+    head = f"{values.dtype.str} {values.shape} {row} {index} ".encode()
+    state = hashlib.sha256(head)
+    state.update(np.ascontiguousarray(values).data)
+    return int.from_bytes(state.digest()[:8], "little") or 1
+
+
+def hash_values(state: "hashlib._Hash", name: str, values: NDArray[Any]) -> None:
+    """Add a named array to a sha256: name, type, shape and values."""
+    state.update(f"{name} {values.dtype.str} {values.shape} ".encode())
+    state.update(np.ascontiguousarray(values).data)
+
+
+def group_metadata(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a Zarr v3 group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def _stored_form(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind == "f":
+        # One bit pattern for all NaN, so that equal results have equal digests.
+        values = np.where(np.isnan(values), np.asarray(np.nan, dtype=values.dtype), values)
+    return np.ascontiguousarray(values)
+
+
+def _make(folder: LocalStore, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str) -> None:
+    compressors: list[Any] = [ZstdCodec(level=3)] if dtype == "uint8" else []
+    zarr.create_array(
+        folder,
+        name=name,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        fill_value=_fill(dtype),
+        filters=[],
+        serializer=BytesCodec(endian=None if dtype == "uint8" else "little"),
+        compressors=[*compressors, Crc32cCodec()],
+        zarr_format=3,
+    )
+
+
+def _fill(dtype: str) -> Any:
+    return np.float32(np.nan) if dtype == "float32" else np.dtype(dtype).type(0)
+
+
+def _open(path: Path, name: str) -> Any:
+    try:
+        # Without write_empty_chunks a chunk that equals the fill value would leave no file.
+        config: Any = {"write_empty_chunks": True}
+        return zarr.open_array(LocalStore(path), path=name, mode="r+", zarr_format=3, config=config)
+    except (FileNotFoundError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedError(path / name, f"its metadata cannot be read ({error})") from error
+
+
+def _is_made_so(array: Any, rows: int, chunks: tuple[int, ...], dtype: str) -> bool:
+    codecs = [codec.to_dict()["name"] for codec in array.metadata.codecs]
+    expected = ["bytes", "zstd", "crc32c"] if dtype == "uint8" else ["bytes", "crc32c"]
+    fill = np.asarray(array.fill_value)
+    return bool(
+        array.dtype == np.dtype(dtype)
+        and array.shape[0] == rows
+        and array.chunks == chunks
+        and codecs == expected
+        and np.array_equal(fill, np.asarray(_fill(dtype)), equal_nan=dtype == "float32")
+    )
