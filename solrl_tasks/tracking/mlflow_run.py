@@ -117,7 +117,7 @@ def publish_or_note(
     except Exception as error:  # tracking is a view: no fault of it may stop a run
         reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
         note(
-            f"MLflow does not show the latest of run {facts.run_id}: {reason}. The run goes on; its summaries "
+            f"MLflow does not show the latest of {facts.run_id}: {reason}. Training goes on; its summaries "
             f"are safe and the next one tries again, as does `solrl track rebuild {facts.run_id}`"
         )
         return None
