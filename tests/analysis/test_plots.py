@@ -1,0 +1,67 @@
+import io
+import math
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from solrl_tasks.analysis.plots import Series, rank_curve, reward_curve
+
+RUNS = [
+    Series("seed 42", [0, 1, 2, 3], [0.30, 0.33, 0.37, 0.40], [0.01, 0.01, 0.02, 0.02]),
+    Series("seed 43", [0, 1, 2, 3], [0.30, 0.31, math.nan, 0.39]),
+]
+
+
+def pixels(png):
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda kind: reward_curve(RUNS, "r", kind=kind), lambda kind: rank_curve(RUNS, kind=kind)]
+)
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_same_numbers_make_the_same_bytes(draw, kind):
+    assert draw(kind) == draw(kind)
+
+
+def test_every_series_and_the_band_of_its_error_are_drawn():
+    bare = [Series(line.label, line.x, line.y) for line in RUNS]
+    blue, red = (31, 95, 174), (194, 84, 45)
+    with_band, without = pixels(reward_curve(RUNS, "r")), pixels(reward_curve(bare, "r"))
+    for colour in (blue, red):
+        assert (with_band == colour).all(-1).sum() > 100
+    pale = lambda image: ((image[..., 2] - image[..., 0] > 20) & (image[..., 0] > 200)).sum()  # noqa: E731
+    assert pale(with_band) > 10 * pale(without)
+
+
+def test_svg_is_well_formed():
+    assert ElementTree.fromstring(rank_curve(RUNS, kind="svg")).tag.endswith("svg")
+
+
+def test_drawing_leaves_matplotlib_as_it_was():
+    before = dict(matplotlib.rcParams)
+    reward_curve(RUNS, "r")
+    assert dict(matplotlib.rcParams) == before
+    code = "import sys, solrl_tasks.analysis.plots; assert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_one_point_is_enough():
+    assert pixels(rank_curve([Series("", [6], [0.6], [0.1])])).shape[2] == 3
+
+
+def test_lengths_must_agree_and_something_must_be_there():
+    with pytest.raises(ValueError, match="one length"):
+        Series("a", [1, 2], [1.0])
+    with pytest.raises(ValueError, match="one length"):
+        Series("a", [1, 2], [1.0, 2.0], [0.1])
+    with pytest.raises(ValueError, match="one length"):
+        Series("a", [], [])
+    with pytest.raises(ValueError, match="at least one"):
+        reward_curve([], "r")
