@@ -1,101 +1,250 @@
 """Runs: one folder per run id, with its configuration, committed iterations and what it spent."""
 
+import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
+from pydantic import ValidationError
+
+from solrl_tasks.store import atomic
+from solrl_tasks.store.errors import ConfigChangedError, DamagedError, MissingObjectError, StoreError
+from solrl_tasks.store.journal import Journal
+from solrl_tasks.store.keys import digest
+from solrl_tasks.store.locks import FileLock, holder
+from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Ref
-from solrl_tasks.store.root import Store
+from solrl_tasks.store.root import Store, check_name
+
+logger = logging.getLogger(__name__)
+_MAY_GROW: Final = "iterations"
+Status = Literal["running", "finished", "interrupted", "damaged"]
+
+
+class RunView:
+    """A run, to read. It takes no lock; what is damaged is left where it is."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self.store = store
+        self.run_id = check_name(run_id, "run_id")
+        self.path = store.runs / run_id
+        self.journal = Journal(self.path / "spent.jsonl")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that the run was started with.
+
+        Raises:
+            MissingObjectError: there is no such run.
+            DamagedError: the file is damaged; it cannot be computed again.
+        """
+        path = self.path / "config.json"
+        try:
+            return dict(atomic.read_sealed(path))
+        except FileNotFoundError as error:
+            known = ", ".join(_run_ids(self.store)) or "none"
+            where = self.store.root
+            raise MissingObjectError(f"no run {self.run_id!r} in {where}; there is {known}") from error
+        except DamagedError as error:
+            remedy = "put the file back from a copy (the tracker has one), or use another run id"
+            raise DamagedError(path, error.why, remedy) from error
+
+    def iteration_dir(self, iteration: int) -> Path:
+        """The folder of an iteration; it may not be there yet."""
+        if iteration < 0:
+            raise ValueError(f"an iteration is counted from 0 up, found {iteration}")
+        return self.path / "iterations" / f"{iteration:04d}"
+
+    def summary(self, iteration: int) -> dict[str, Any] | None:
+        """The committed summary of an iteration, verified; None if there is none, or a damaged one."""
+        return self._read(self.iteration_dir(iteration) / "summary.json")
+
+    def summaries(self) -> dict[int, dict[str, Any]]:
+        """All committed summaries by iteration, in order, verified; damaged ones are left out."""
+        found = {number: self.summary(number) for number in self._numbers()}
+        return {number: summary for number, summary in found.items() if summary is not None}
+
+    def refs(self, iteration: int) -> dict[str, Ref]:
+        """The references noted for an iteration, by stage.
+
+        Raises:
+            DamagedError: the file is damaged, so that nobody knows what the iteration refers to.
+        """
+        path = self.iteration_dir(iteration) / "refs.json"
+        try:
+            return {stage: Ref.model_validate(ref) for stage, ref in dict(atomic.read_sealed(path)).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValidationError, ValueError, TypeError) as error:
+            raise DamagedError(path, f"it holds no references ({error})") from error
+
+    def _numbers(self) -> list[int]:
+        folders = (self.path / "iterations").glob("[0-9]*")
+        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            return dict(atomic.read_sealed(path))
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self._damaged(error)
+            return None
+
+    def _damaged(self, error: DamagedError) -> None:
+        logger.warning("run %s: %s", self.run_id, error)
+
+
+class Run(RunView):
+    """A run held by this process, from ``Run.open`` to ``close`` or the end of the process, however it ends.
+
+    A damaged summary is moved into quarantine with a warning: its iteration is not committed any more.
+    """
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        super().__init__(store, run_id)
+        self._held = ExitStack()
+
+    @classmethod
+    def open(cls, store: Store, run_id: str, config: dict[str, Any]) -> Self:
+        """Take the run's lock, and store its configuration or compare it with the stored one.
+
+        Args:
+            run_id: letters, digits, dots, dashes and underscores.
+            config: the resolved configuration, JSON. Only its ``iterations`` may grow.
+
+        Raises:
+            LockedError: another process holds the run; the message names it.
+            ConfigChangedError: the run was started with another configuration; the message names the fields.
+            DamagedError: the stored configuration is damaged.
+        """
+        run = cls(store, run_id)
+        run.path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            lock = FileLock(run.path / "lock", f"run {run_id}")
+            held.enter_context(lock.hold())
+            held.enter_context(store.in_use(f"run {run_id}"))
+            run._settle(config)
+            atomic.sweep(run.path, recursive=True)
+            run._held = held.pop_all()
+        return run
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def note_ref(self, iteration: int, stage: str, ref: Ref) -> None:
+        """Note what a stage made or used, so that it is found again and the garbage collection keeps it."""
+        path = self.iteration_dir(iteration) / "refs.json"
+        try:
+            noted = self.refs(iteration)
+        except DamagedError as error:
+            self._damaged(error)
+            noted = {}
+        if noted.get(stage) != ref:
+            noted[stage] = ref
+            content = {name: item.model_dump(mode="json") for name, item in noted.items()}
+            atomic.write_sealed(path, content)
+
+    def commit_summary(self, iteration: int, summary: dict[str, Any]) -> None:
+        """Commit an iteration: after this it is done for good.
+
+        Raises:
+            StoreError: another summary is committed already; the same one again is no fault.
+        """
+        stored = self.summary(iteration)
+        if stored is None:
+            atomic.write_sealed(self.iteration_dir(iteration) / "summary.json", summary)
+        elif digest(stored) != digest(summary):
+            raise StoreError(f"run {self.run_id}: iteration {iteration} is committed with another summary")
+
+    def _settle(self, config: dict[str, Any]) -> None:
+        path = self.path / "config.json"
+        if not path.exists():
+            atomic.write_sealed(path, config)
+            return
+        changed = differences(self.config, config)
+        if not changed:
+            return
+        before, after = self.config.get(_MAY_GROW), config.get(_MAY_GROW)
+        grows = isinstance(before, int) and isinstance(after, int) and after > before
+        if grows and len(changed) == 1:
+            atomic.write_sealed(path, config)
+            return
+        fields = [line for line in changed if not (grows and line.startswith(f"{_MAY_GROW}: "))]
+        raise ConfigChangedError(
+            f"run {self.run_id} was started with another configuration: {'; '.join(fields)}. Only {_MAY_GROW} "
+            "may grow within a run: use the stored values, or another run id (what both share is used again)"
+        )
+
+    def _damaged(self, error: DamagedError) -> None:
+        aside = self.store.move_aside(error.path, str(error))
+        logger.warning("run %s: %s; moved to %s", self.run_id, error, aside)
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run as listings show it. An interrupted run goes on when started again."""
+    """A run as listings show it.
+
+    ``status`` follows from the lock and the committed iterations: an ``interrupted`` run goes on when it is
+    started again. ``holder`` names the process of a running one (pid, host, since).
+    """
 
     run_id: str
     config: dict[str, Any] | None
     committed: int
     iterations: int | None
-    status: Literal["running", "finished", "interrupted", "damaged"]
+    status: Status
     holder: dict[str, Any] | None
 
 
-class Journal:
-    """What a run spent, appended as it is spent; survives a kill at any moment."""
-
-    def append(self, entry: dict[str, Any]) -> None:
-        """Add an entry and bring it to the disk. It needs ``stage`` (a name) and ``seconds``."""
-        raise NotImplementedError
-
-    def entries(self) -> list[dict[str, Any]]:
-        """All whole entries, in order."""
-        raise NotImplementedError
-
-    def totals(self, iteration: int | None = None) -> dict[str, float]:
-        """Seconds by stage, of all entries or of those with this ``iteration``."""
-        raise NotImplementedError
-
-
-class RunView:
-    """A run, to read. Takes no lock."""
-
-    run_id: str
-    journal: Journal
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration that the run was started with."""
-        raise NotImplementedError
-
-    def iteration_dir(self, iteration: int) -> Path:
-        """The folder of an iteration."""
-        raise NotImplementedError
-
-    def summary(self, iteration: int) -> dict[str, Any] | None:
-        """The committed summary of an iteration, verified; None if there is none, or a damaged one."""
-        raise NotImplementedError
-
-    def summaries(self) -> dict[int, dict[str, Any]]:
-        """All committed summaries by iteration, in order, verified."""
-        raise NotImplementedError
-
-    def refs(self, iteration: int) -> dict[str, Ref]:
-        """The references noted for an iteration, by stage."""
-        raise NotImplementedError
-
-
-class Run(RunView):
-    """A run held by this process."""
-
-    @classmethod
-    def open(cls, store: Store, run_id: str, config: dict[str, Any]) -> Self:
-        """Take the run's lock and compare its configuration. Use it as a context, or ``close`` it."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Give the lock back."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        raise NotImplementedError
-
-    def __exit__(self, *exception: object) -> None:
-        raise NotImplementedError
-
-    def note_ref(self, iteration: int, stage: str, ref: Ref) -> None:
-        """Note what a stage made or used, so that the garbage collection keeps it."""
-        raise NotImplementedError
-
-    def commit_summary(self, iteration: int, summary: dict[str, Any]) -> None:
-        """Commit an iteration. The same summary again is no fault; another one is refused."""
-        raise NotImplementedError
-
-
 def view_run(store: Store, run_id: str) -> RunView:
-    """A run by id, to read."""
-    raise NotImplementedError
+    """A run by id, to read.
+
+    Raises:
+        MissingObjectError: there is no such run; the message lists those there are.
+    """
+    view = RunView(store, run_id)
+    if not (view.path / "config.json").exists():
+        _ = view.config
+    return view
 
 
 def list_runs(store: Store) -> list[RunInfo]:
     """All runs of a store, by id."""
-    raise NotImplementedError
+    return [_describe(RunView(store, run_id)) for run_id in _run_ids(store)]
+
+
+def _run_ids(store: Store) -> list[str]:
+    return sorted(path.parent.name for path in store.runs.glob("*/config.json"))
+
+
+def _describe(view: RunView) -> RunInfo:
+    committed = len(view.summaries())
+    held_by = holder(view.path / "lock")
+    try:
+        config: dict[str, Any] | None = view.config
+    except DamagedError:
+        config = None
+    wanted = config.get(_MAY_GROW) if config else None
+    iterations = wanted if isinstance(wanted, int) else None
+    return RunInfo(
+        view.run_id, config, committed, iterations, _status(config, committed, iterations, held_by), held_by
+    )
+
+
+def _status(
+    config: dict[str, Any] | None, committed: int, iterations: int | None, held_by: dict[str, Any] | None
+) -> Status:
+    if held_by is not None:
+        return "running"
+    if config is None:
+        return "damaged"
+    return "finished" if iterations is not None and committed >= iterations else "interrupted"

@@ -1,0 +1,86 @@
+"""What a run spent, written down as it is spent."""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from solrl_tasks.store.keys import digest
+
+logger = logging.getLogger(__name__)
+_CHECK: Final = "check"
+_CHECK_LENGTH: Final = 16
+
+
+class Journal:
+    """A file of JSON lines that grows at its end and survives a kill at any moment.
+
+    Every line carries a check of its own. A line that a kill tore, or that is damaged, does not count, and a
+    warning says so.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Add an entry and bring it to the disk.
+
+        Args:
+            entry: JSON with ``stage`` (a name) and ``seconds`` (device seconds, at least 0), and with
+                ``iteration`` and more as wanted.
+
+        Raises:
+            ValueError: one of the two is not there, or the entry is not JSON.
+        """
+        seconds = entry.get("seconds")
+        if not isinstance(entry.get("stage"), str) or not isinstance(seconds, int | float) or seconds < 0:
+            raise ValueError(f"a journal entry needs a stage and its seconds, found {entry}")
+        line = json.dumps({**entry, _CHECK: digest(entry)[:_CHECK_LENGTH]}, sort_keys=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            # After a torn line the next one must begin on its own.
+            start = "" if _ends_whole(handle) else "\n"
+            os.write(handle, f"{start}{line}\n".encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All whole entries, in order."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        found = []
+        for number, line in enumerate(lines, start=1):
+            entry = _parse(line)
+            if entry is not None:
+                found.append(entry)
+            elif line:
+                logger.warning("%s: line %d is torn or damaged and does not count", self.path, number)
+        return found
+
+    def totals(self, iteration: int | None = None) -> dict[str, float]:
+        """Seconds by stage, of all entries or of those with this ``iteration``."""
+        sums: dict[str, float] = {}
+        for entry in self.entries():
+            if iteration is None or entry.get("iteration") == iteration:
+                sums[entry["stage"]] = sums.get(entry["stage"], 0.0) + float(entry["seconds"])
+        return dict(sorted(sums.items()))
+
+
+def _ends_whole(handle: int) -> bool:
+    size = os.fstat(handle).st_size
+    return size == 0 or os.pread(handle, 1, size - 1) == b"\n"
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line.decode("utf-8"))
+        check = entry.pop(_CHECK)
+        whole = digest(entry)[:_CHECK_LENGTH] == check and isinstance(entry["stage"], str)
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None
+    return entry if whole else None
