@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec, SamplingSpec
-from solrl_tasks.models.families.base import latent_shape
 from solrl_tasks.rewards.scoring import make_reward, reward_id
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.outcome import StageOutcome
@@ -59,7 +58,7 @@ class SamplesJob:
         if chunk == "auto":
             raise ValueError("a chunk must be fixed before samples are opened: prepare the recipe first")
         spec = samples_spec(session, chosen, self.sampling)
-        shape = latent_shape(session.recipe.model)
+        shape = session.latent_shape
         return Samples.open(session.store, spec, self.indices, shape, chunk)
 
     def reward_ids(self) -> list[str]:

@@ -41,7 +41,7 @@ def select(session: Session, job: SelectJob) -> StageOutcome:
     started = time.perf_counter()
     session.reporter.stage_started(job.step, "select", f"{job.select.keep} of {job.pool.candidates}")
     pool = job.pool.open(session)
-    found = _find(session, job, pool)
+    found = stored_selection(session, job)
     selection = found or _make(session, job, pool)
     counts = dict(selection.notes["counts"])
     outcome = StageOutcome(
@@ -56,6 +56,16 @@ def select(session: Session, job: SelectJob) -> StageOutcome:
     return outcome
 
 
+def stored_selection(session: Session, job: SelectJob) -> Selection | None:
+    """The selection in the store, if it was made from what the pool holds now."""
+    pool = job.pool.open(session)
+    found = find_selection(session.store, _spec(job, pool))
+    # A pool that was damaged and filled again on other hardware may rank differently: the old choice is then void.
+    if found is not None and found.notes["pool_digest"] != _pool_digest(job, pool):
+        return None
+    return found
+
+
 def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> Scores:
     """Weighted proxy rewards, [P, N]; NaN where a candidate is invalid."""
     ids = {reward.name: reward_id(make_reward(reward)) for reward in rewards}
@@ -65,14 +75,6 @@ def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> S
 
 def _spec(job: SelectJob, pool: Pool) -> dict[str, object]:
     return selection_spec(pool.key, job.rewards, job.pool.candidates, job.select.keep, job.select.rule)
-
-
-def _find(session: Session, job: SelectJob, pool: Pool) -> Selection | None:
-    found = find_selection(session.store, _spec(job, pool))
-    # A pool that was damaged and filled again on other hardware may rank differently: the old choice is then void.
-    if found is not None and found.notes["pool_digest"] != _pool_digest(job, pool):
-        return None
-    return found
 
 
 def _make(session: Session, job: SelectJob, pool: Pool) -> Selection:

@@ -64,7 +64,14 @@ class Session:
     @cached_property
     def base_digest(self) -> str:
         """Content digest of the base model."""
-        return base_digest(self.recipe.model, self.store.cache_dir)
+        return base_digest(self.recipe.model, self.store.root / "cache")
+
+    @cached_property
+    def latent_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of one latent, from the model's configuration; no weights are loaded."""
+        family = find_extension("family", self.recipe.model.family)
+        shape: tuple[int, ...] = family.latent_shape_of(self.recipe.model)
+        return shape
 
 
 def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:

@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
-from solrl_tasks.models.sigmas import family_sigmas
 from solrl_tasks.objectives.advantages import Advantages, advantages
 from solrl_tasks.rewards.scoring import make_reward, reward_id
 from solrl_tasks.selection.scores import weighted_scores
@@ -135,7 +134,7 @@ def _train_job(session: Session, job: UpdateJob, samples: Samples, learned: Adva
         texts=tuple(prompts[int(row)].text for row in rows),
         prompt_keys=tuple(prompts.keys[int(row)] for row in rows),
         candidates=tuple(int(job.samples.indices[row, column]) for row, column in zip(rows, columns, strict=True)),
-        sigmas=tuple(family_sigmas(session.recipe.model, job.samples.sampling.steps)[:-1]),
+        steps=job.samples.sampling.steps,
         update=session.recipe.update,
         run_seed=session.recipe.seed,
         iteration=job.step,

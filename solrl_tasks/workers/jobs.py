@@ -85,7 +85,7 @@ class TrainJob:
         texts: prompt of each sample.
         prompt_keys: prompt key of each sample.
         candidates: candidate index of each sample.
-        sigmas: the noise levels training may use, float, without the final zero.
+        steps: of the sampler that made the samples; its noise levels are those that training may use.
     """
 
     x0: torch.Tensor
@@ -93,7 +93,7 @@ class TrainJob:
     texts: tuple[str, ...]
     prompt_keys: tuple[str, ...]
     candidates: tuple[int, ...]
-    sigmas: tuple[float, ...]
+    steps: int
     update: UpdateSpec
     run_seed: int
     iteration: int

@@ -3,6 +3,7 @@
 from typing import Any
 
 from solrl_tasks.models.lora import LoraState
+from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.policies import load_policy, save_policy
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store
@@ -38,7 +39,7 @@ def load_state(store: Store, ref: Ref) -> PolicyState:
     stored = load_policy(store, ref)
     meta = stored.meta
     roles = {role: LoraState(meta["rank"], meta["alpha"], stored.tensors(role)) for role in ROLES}
-    optimizer = stored.tensors("optimizer") if "optimizer" in stored.files else {}
+    optimizer = stored.tensors("optimizer") if "optimizer" in stored.stems else {}
     return PolicyState(**roles, optimizer=optimizer, iteration=meta["iteration"], optimizer_step=meta["optimizer_step"])
 
 
@@ -46,3 +47,12 @@ def load_lora(store: Store, ref: Ref, role: Role) -> LoraState:
     """One role of a stored policy."""
     stored = load_policy(store, ref)
     return LoraState(stored.meta["rank"], stored.meta["alpha"], stored.tensors(role))
+
+
+def policy_intact(store: Store, ref: Ref) -> bool:
+    """Whether a policy is in the store and undamaged."""
+    try:
+        load_policy(store, ref)
+    except StoreError:
+        return False
+    return True

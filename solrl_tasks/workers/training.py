@@ -86,7 +86,7 @@ class Trainer:
     def _accumulate(
         self, job: TrainJob, objective: Objective, conditioning: Conditioning, inner: int, tally: _Tally
     ) -> None:
-        rows = [(sample, slot, time) for sample, times in enumerate(_times(job, objective, inner)) for slot, time in enumerate(times)]
+        rows = [(sample, slot, time) for sample, times in enumerate(self._times(job, objective, inner)) for slot, time in enumerate(times)]
         noise = torch.stack([_noise(job, sample, inner) for sample in range(len(job.texts))])
         done = 0
         for part in _slices(rows, job.update.micro_batch):
@@ -108,6 +108,12 @@ class Trainer:
                 f"update of iteration {job.iteration}, optimizer step {inner}: the loss of every micro-batch is NaN or "
                 "infinite. Lower update.optimizer.lr or look at the last images of the run; the previous policy is intact"
             )
+
+    def _times(self, job: TrainJob, objective: Objective, inner: int) -> Iterator[list[float]]:
+        grid = self._family.sigmas(job.steps)[:-1]
+        for key, candidate in zip(job.prompt_keys, job.candidates, strict=True):
+            random = stream("training-times", job.run_seed, job.iteration, inner, key, candidate)
+            yield [float(t) for t in draw_times(objective.times, job.update.times_per_sample, grid, random)]
 
     def _batch(self, job: TrainJob, part: list[Row], noise: Tensor) -> MicroBatch:
         device = self._family.device
@@ -179,12 +185,6 @@ class Trainer:
             "train/old_decay": decay,
             "train/optimizer_steps": float(step),
         }
-
-
-def _times(job: TrainJob, objective: Objective, inner: int) -> Iterator[list[float]]:
-    for key, candidate in zip(job.prompt_keys, job.candidates, strict=True):
-        random = stream("training-times", job.run_seed, job.iteration, inner, key, candidate)
-        yield [float(t) for t in draw_times(objective.times, job.update.times_per_sample, job.sigmas, random)]
 
 
 def _noise(job: TrainJob, sample: int, inner: int) -> Tensor:

@@ -1,0 +1,179 @@
+"""The metrics of a finished step, from what the store holds."""
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solrl_tasks.analysis.estimates import Estimate, mean_estimate
+from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.stages.evaluate import estimate, held_out_scores
+from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.plan import plan_evaluate
+from solrl_tasks.stages.ranks import audit_metrics, kept_metrics
+from solrl_tasks.stages.select import proxy_scores
+from solrl_tasks.stages.session import Session
+from solrl_tasks.stages.update import first_policy, sample_scores
+from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.samples import Samples
+from solrl_tasks.tracking.summary import StageCost, Summary, split_finite
+
+if TYPE_CHECKING:
+    from solrl_tasks.stages.iteration import Course
+
+Metrics = dict[str, float | Estimate]
+SECONDS_PER_HOUR = 3600.0
+
+
+def build_summary(session: Session, course: "Course", images: list[str]) -> Summary:
+    """Everything that is worth a curve, with standard errors where there are any.
+
+    Metrics that cannot be known are absent: ranks of whole groups outside audits, and whatever is not finite (counted
+    in a note).
+    """
+    metrics: Metrics = {}
+    if course.pool is not None and course.samples is not None:
+        metrics |= _training_metrics(session, course)
+    metrics |= _evaluation_metrics(session, course)
+    plain = {name: value.mean if isinstance(value, Estimate) else value for name, value in metrics.items()}
+    stderr = {name: value.stderr for name, value in metrics.items() if isinstance(value, Estimate)}
+    plain |= _costs(session, course)
+    finite, dropped = split_finite(plain)
+    notes = [f"not finite and therefore absent: {', '.join(dropped)}"] if dropped else []
+    return Summary(
+        run_id=session.run.run_id,
+        step=course.step,
+        timestamp_ms=int(time.time() * 1000),
+        metrics=finite,
+        stderr={name: value for name, value in split_finite(stderr)[0].items() if name in finite},
+        stages={name: _stage_cost(outcome) for name, outcome in course.outcomes.items()},
+        refs={name: outcome.ref for name, outcome in course.outcomes.items() if outcome.ref is not None}
+        | {"parent": course.parent, "policy": course.policy},
+        notes=notes + _notes(course.outcomes.values()),
+        images=images,
+    )
+
+
+def _training_metrics(session: Session, course: "Course") -> Metrics:
+    assert course.pool is not None
+    assert course.samples is not None
+    pool, samples = course.pool.open(session), course.samples.open(session)
+    rewards = session.recipe.rewards
+    proxy = proxy_scores(course.pool, pool, rewards)
+    precise = sample_scores(course.samples, samples, rewards)
+    kept = (course.samples.indices >= 0).any(axis=1)
+    metrics: Metrics = {
+        "reward/proxy": estimate(proxy),
+        "reward/bf16": estimate(precise[kept]),
+        **_end_rewards(precise[kept]),
+        **_each_reward(session, course, pool, samples, rewards),
+        **_selection_metrics(course, proxy, precise[kept]),
+        **kept_metrics(proxy, precise, course.samples.indices, session.recipe.tracking.alarm_rho),
+        "explore/candidates": float(proxy.size),
+    }
+    if course.audit is not None:
+        audited = sample_scores(course.audit, course.audit.open(session), rewards)
+        rows = [course.pool.prompts.keys.index(key) for key in course.audit.prompts.keys]
+        metrics |= audit_metrics(proxy[rows], audited, session.recipe.select.keep)
+    update = course.outcomes["update"].details["metrics"]
+    assert isinstance(update, dict)
+    return metrics | {name: float(value) for name, value in update.items() if isinstance(value, int | float)}
+
+
+def _end_rewards(precise: NDArray[np.float64]) -> Metrics:
+    worst = precise.shape[1] // 2
+    best = precise.shape[1] - worst
+    return {"reward/bf16_best": estimate(precise[:, :best]), "reward/bf16_worst": estimate(precise[:, best:])}
+
+
+def _each_reward(
+    session: Session, course: "Course", pool: Pool, samples: Samples, rewards: tuple[RewardSpec, ...]
+) -> Metrics:
+    if len(rewards) == 1:
+        return {}
+    assert course.pool is not None
+    assert course.samples is not None
+    metrics: Metrics = {}
+    for spec, identity in zip(rewards, course.pool.reward_ids(), strict=True):
+        explored = pool.rewards(identity, course.pool.candidates).astype(np.float64)
+        metrics[f"reward/proxy_{spec.name}"] = estimate(explored)
+        metrics[f"reward/bf16_{spec.name}"] = estimate(samples.rewards(identity).astype(np.float64))
+    return metrics
+
+
+def _selection_metrics(course: "Course", proxy: NDArray[np.float64], precise: NDArray[np.float64]) -> Metrics:
+    counts = course.outcomes["select"].details["counts"]
+    assert isinstance(counts, dict)
+    pool_std = float(np.nanstd(proxy - np.nanmean(proxy, axis=1, keepdims=True)))
+    kept_std = float(np.nanstd(precise - np.nanmean(precise, axis=1, keepdims=True)))
+    return {
+        "select/kept_groups": float(str(counts["kept"])),
+        "select/left_out_few_finite": float(str(counts["few_finite"])),
+        "select/left_out_no_spread": float(str(counts["no_spread"])),
+        "select/invalid_candidates": float(str(counts["invalid"])),
+        "select/pool_std": pool_std,
+        "select/kept_std": kept_std,
+        "select/std_ratio": kept_std / pool_std if pool_std > 0 else float("nan"),
+    }
+
+
+def _evaluation_metrics(session: Session, course: "Course") -> Metrics:
+    job = course.evaluation
+    if job is None:
+        return {}
+    scores = held_out_scores(job, job.open(session))
+    metrics: Metrics = {f"eval/{name}": estimate(values) for name, values in scores.items()}
+    if course.step > 0:
+        first = plan_evaluate(session, 0, first_policy(session))
+        assert first is not None
+        before = held_out_scores(first, first.open(session))
+        for name, values in scores.items():
+            # Same prompts and seeds: the difference is far better known than either mean.
+            metrics[f"eval/gain_{name}"] = mean_estimate(np.nanmean(values - before[name], axis=1))
+    return metrics
+
+
+def _costs(session: Session, course: "Course") -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name, outcome in course.outcomes.items():
+        metrics[f"seconds/{name}"] = outcome.seconds
+        metrics[f"gpu_hours/attributed_{name}"] = outcome.attributed_seconds / SECONDS_PER_HOUR
+    spent = session.run.journal.totals(course.step)
+    metrics |= {f"gpu_hours/spent_{name}": seconds / SECONDS_PER_HOUR for name, seconds in spent.items()}
+    metrics["gpu_hours/spent"] = sum(session.run.journal.totals().values()) / SECONDS_PER_HOUR
+    metrics["gpu_hours/attributed"] = _attributed(session, course) / SECONDS_PER_HOUR
+    for outcome in course.outcomes.values():
+        if outcome.stage == "explore":
+            metrics["explore/blocks_computed"] = float(str(outcome.details["blocks_computed"]))
+            metrics["explore/blocks_reused"] = float(str(outcome.details["blocks_reused"]))
+    return metrics
+
+
+def _attributed(session: Session, course: "Course") -> float:
+    now = sum(outcome.attributed_seconds for outcome in course.outcomes.values())
+    earlier = 0.0
+    if course.step > 0:
+        before = session.run.summary(course.step - 1)
+        assert before is not None
+        earlier = float(before["metrics"]["gpu_hours/attributed"]) * SECONDS_PER_HOUR
+    return earlier + now
+
+
+def _stage_cost(outcome: StageOutcome) -> StageCost:
+    return StageCost(
+        seconds=outcome.seconds,
+        device_seconds=outcome.device_seconds,
+        attributed_seconds=outcome.attributed_seconds,
+        state=outcome.state,
+    )
+
+
+def _notes(outcomes: Iterable[StageOutcome]) -> list[str]:
+    notes = []
+    for outcome in outcomes:
+        failures = outcome.details.get("failures")
+        if isinstance(failures, list) and failures:
+            notes.append(f"{outcome.stage}: {len(failures)} images could not be scored, the first: {failures[0]}")
+    return notes

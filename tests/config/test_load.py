@@ -1,0 +1,58 @@
+"""A recipe is frozen, knows its fields, and names what is wrong."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from solrl_tasks.config.load import RecipeError, load_recipe, parse_recipe
+from solrl_tasks.config.recipe import Recipe
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_of_the_repository_is_valid(path):
+    recipe = load_recipe(path)
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+def test_a_recipe_cannot_change_after_validation():
+    with pytest.raises(ValidationError, match="frozen"):
+        Recipe().seed = 1
+
+
+def test_overrides_reach_into_sections_and_none_means_the_recipes_value():
+    recipe = parse_recipe({"explore": {"steps": 8}}, {"explore.candidates": 192, "explore.steps": None}, "here")
+    assert (recipe.explore.steps, recipe.explore.candidates) == (8, 192)
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"explore": {"stepz": 4}}, "explore.stepz is not a known field"),
+        ({"explore": {"steps": 0}}, "explore.steps: Input should be greater than or equal to 1"),
+        ({"explore": {"steps": "many"}}, "found 'many'"),
+        ({"select": {"keep": 100}, "explore": {"candidates": 96}}, "select.keep is 100"),
+        ({"rewards": [{"name": "scene", "weight": 0}]}, "every weight is 0"),
+        ({"rewards": [{"name": "scene"}, {"name": "scene"}]}, "stands twice"),
+        ({"update": {"optimizer": {"lr": float("nan")}}}, "update.optimizer.lr"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_allowed(tree, words):
+    with pytest.raises(RecipeError, match=words):
+        parse_recipe(tree, {}, "here")
+
+
+def test_a_missing_file_lists_its_siblings(tmp_path):
+    (tmp_path / "other.yaml").write_text("seed: 1")
+    with pytest.raises(RecipeError, match=r"does not exist; .* holds other\.yaml"):
+        load_recipe(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "seed: 1\nseed"])
+def test_a_file_that_is_no_recipe_is_named(tmp_path, text):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"bad\.yaml"):
+        load_recipe(path)
