@@ -1,0 +1,52 @@
+"""Layers of a twin: weights in buffers that a sync overwrites in place."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+MatmulLayer = nn.Linear | nn.Conv2d
+
+
+class RolloutLayer(nn.Module, ABC):
+    """Stands in for one Linear or 1x1 convolution layer, in a twin that gives no gradients.
+
+    Buffers and not parameters hold the weights: copying into them keeps their addresses, so compiled graphs
+    live on, and no optimizer can find them.
+    """
+
+    @abstractmethod
+    def load(self, weight: Tensor) -> None:
+        """Take new weights.
+
+        Args:
+            weight: float32, shaped as the weight of the layer that this one stands for.
+        """
+
+
+class MergedLayer(RolloutLayer):
+    """A layer at the base's own precision, the LoRA merged into its weight.
+
+    Args:
+        source: the base layer; its bias is shared.
+    """
+
+    weight: Tensor
+
+    def __init__(self, source: MatmulLayer) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty_like(source.weight.detach()), persistent=False)
+        self.bias = source.bias
+        self._convolution = isinstance(source, nn.Conv2d)
+
+    def extra_repr(self) -> str:
+        return f"in={self.weight.shape[1]}, out={self.weight.shape[0]}, dtype={self.weight.dtype}"
+
+    def load(self, weight: Tensor) -> None:
+        self.weight.copy_(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._convolution:
+            return functional.conv2d(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)

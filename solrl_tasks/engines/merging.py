@@ -1,0 +1,206 @@
+"""The life of an engine that holds merged weights: twin, merge, sync, record."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from solrl_tasks.config.base import Frozen
+from solrl_tasks.engines.base import (
+    Availability,
+    EngineError,
+    EngineRecord,
+    SyncReport,
+    device_present,
+    hardware_name,
+)
+from solrl_tasks.engines.layers import MatmulLayer, MergedLayer, RolloutLayer
+from solrl_tasks.models.lora import BASE_DIGEST, LoraState
+from solrl_tasks.models.scope import LayerScope, is_matmul
+from solrl_tasks.models.twin import share
+
+
+class MergingEngine(ABC):
+    """Base class of the engines; see ``engines.base.Engine`` for what each method promises.
+
+    Weights are rebuilt from the untouched base every time: base + delta in float32, rounded (or quantised)
+    once, written into storage that never moves. A LoRA may touch layers outside the engine's scope; those are
+    merged at the base's own precision.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    kind: ClassVar[Literal["real", "emulated"]]
+    Options: ClassVar[type[Frozen]]
+
+    def __init__(self, options: Any, device: torch.device) -> None:
+        self.options = options
+        self.device = device
+        self._base: nn.Module | None = None
+        self._twin: nn.Module | None = None
+        self._layers: dict[str, RolloutLayer] = {}
+        self._replaced: tuple[str, ...] = ()
+        self._skipped: dict[str, str] = {}
+        self._touched: frozenset[str] = frozenset()
+        self._digest: str | None = None
+
+    @classmethod
+    def available(cls, device: torch.device) -> Availability:
+        return device_present(device)
+
+    @classmethod
+    @abstractmethod
+    def numerics(cls, options: Any, device_class: str) -> dict[str, str]:
+        """See ``Engine.numerics``."""
+
+    @abstractmethod
+    def _replacement(self, source: MatmulLayer) -> RolloutLayer | str:
+        """The engine's own layer for a base layer, or the reason why there cannot be one."""
+
+    @abstractmethod
+    def _compute(self) -> str:
+        """What the matrix multiplications really are, for the record."""
+
+    def attach(self, base: nn.Module, scope: LayerScope) -> None:
+        if self._twin is not None:
+            raise EngineError(
+                f"engine {self.name!r} is attached already: build another one for another network"
+            )
+        _check_device(base, self.device, self.name)
+        match = scope.resolve(base)
+        twin, skipped = share(base), dict(match.skipped)
+        for path in match.replaced:
+            layer = self._replacement(_matmul(base, path))
+            if isinstance(layer, str):
+                skipped[path] = layer
+            else:
+                twin.set_submodule(path, layer, strict=True)
+                self._layers[path] = layer
+        if not self._layers:
+            reasons = "; ".join(f"{path}: {reason}" for path, reason in skipped.items()) or "it has none"
+            raise EngineError(f"engine {self.name!r} can replace no layer of this network ({reasons})")
+        self._base, self._twin = base, twin
+        self._replaced, self._skipped = tuple(self._layers), skipped
+
+    @torch.no_grad()
+    def sync(self, lora: LoraState | None) -> SyncReport:
+        started = time.perf_counter()
+        paths = self._check_paths(lora)
+        digest = BASE_DIGEST if lora is None else lora.digest
+        if digest == self._digest:
+            return self._report(0, started, f"already held policy {digest[:12]}")
+        if digest == BASE_DIGEST:
+            lora, paths = None, frozenset()
+        self._adopt(paths)
+        stale = set(self._layers) if self._digest is None else paths | self._touched
+        # Until every layer is written the twin holds no policy, so a failure half-way cannot pass for one.
+        self._digest = None
+        for path in sorted(stale):
+            self._layers[path].load(self._merged(path, lora))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self._touched, self._digest = paths, digest
+        return self._report(len(stale), started, f"wrote {len(stale)} layers for policy {digest[:12]}")
+
+    @property
+    def module(self) -> nn.Module:
+        if self._twin is None or self._digest is None:
+            raise EngineError(f"engine {self.name!r} holds no policy yet: attach and sync it before use")
+        return self._twin
+
+    @property
+    def policy_digest(self) -> str | None:
+        return self._digest
+
+    def record(self) -> EngineRecord:
+        return EngineRecord(
+            name=self.name,
+            version=self.version,
+            kind=self.kind,
+            compute=self._compute(),
+            hardware=hardware_name(self.device),
+            replaced=self._replaced,
+            skipped=self._skipped,
+            options=self.options.model_dump(mode="json"),
+        )
+
+    def _check_paths(self, lora: LoraState | None) -> frozenset[str]:
+        if self._base is None:
+            raise EngineError(
+                f"engine {self.name!r} is not attached: call attach with the base network first"
+            )
+        if lora is None:
+            return frozenset()
+        if not lora.paths:
+            raise EngineError(
+                f"engine {self.name!r} was given a LoRA without layers: 0 layers would be synced. "
+                "Pass None to sample from the base"
+            )
+        for path in lora.paths:
+            expected, found = _matmul(self._base, path).weight.shape[:2], _delta_shape(lora, path)
+            if expected != found:
+                raise EngineError(f"LoRA layer {path} is {list(found)}, the network's is {list(expected)}")
+        return frozenset(lora.paths)
+
+    def _adopt(self, paths: frozenset[str]) -> None:
+        assert self._base is not None and self._twin is not None
+        for path in sorted(paths - set(self._layers)):
+            layer = MergedLayer(_matmul(self._base, path))
+            self._twin.set_submodule(path, layer, strict=True)
+            self._layers[path] = layer
+            self._skipped[path] += "; LoRA merged at the base's precision"
+
+    def _merged(self, path: str, lora: LoraState | None) -> Tensor:
+        assert self._base is not None
+        weight = _matmul(self._base, path).weight.detach().float()
+        if lora is None or path not in lora.paths:
+            return weight
+        return weight + _delta(lora, path, weight.device).reshape(weight.shape)
+
+    def _report(self, synced: int, started: float, note: str) -> SyncReport:
+        assert self._digest is not None
+        return SyncReport(
+            engine=self.name,
+            policy_digest=self._digest,
+            synced=synced,
+            replaced=len(self._replaced),
+            skipped=dict(Counter(self._skipped.values())),
+            seconds=time.perf_counter() - started,
+            note=note,
+        )
+
+
+def _delta(lora: LoraState, path: str, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return lora.delta(path)
+    # On the device: the product of the two factors is the costly part of a sync of a large network.
+    down, up = (lora.weights[f"{path}.{factor}"].to(device) for factor in ("lora_A", "lora_B"))
+    return lora.scaling * (up @ down)
+
+
+def _delta_shape(lora: LoraState, path: str) -> torch.Size:
+    return torch.Size((lora.weights[f"{path}.lora_B"].shape[0], lora.weights[f"{path}.lora_A"].shape[1]))
+
+
+def _matmul(root: nn.Module, path: str) -> MatmulLayer:
+    try:
+        layer = root.get_submodule(path)
+    except AttributeError as error:
+        raise EngineError(f"LoRA layer {path}: the network has no such layer") from error
+    if not is_matmul(layer):
+        raise EngineError(
+            f"LoRA layer {path} is a {type(layer).__name__}, not a Linear or 1x1 convolution layer"
+        )
+    return cast(MatmulLayer, layer)
+
+
+def _check_device(base: nn.Module, device: torch.device, name: str) -> None:
+    found = {parameter.device.type for parameter in base.parameters()}
+    if found - {device.type}:
+        raise EngineError(
+            f"engine {name!r} is for {device}, the base network is on {', '.join(sorted(found))}: "
+            "load the model on the engine's device"
+        )

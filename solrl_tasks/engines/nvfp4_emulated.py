@@ -1,0 +1,72 @@
+"""NVFP4 numerics on any device."""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from solrl_tasks.config.base import Frozen
+from solrl_tasks.engines.base import Availability, device_present
+from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
+from solrl_tasks.engines.merging import MergingEngine
+from solrl_tasks.engines.numerics.nvfp4 import BlockShape, ScaleMode, why_not
+from solrl_tasks.engines.nvfp4_layer import ActivationQuantizer, NVFP4Layer
+
+
+class NVFP4EmulatedEngine(MergingEngine):
+    """NVFP4 weights and activations (W4A4) in every layer of the scope, on hardware that need not have them.
+
+    Numerics are those of NVFP4; time and memory are not.
+    """
+
+    name: ClassVar[str] = "nvfp4-emulated"
+    version: ClassVar[str] = "1"
+    kind: ClassVar[Literal["real", "emulated"]] = "emulated"
+
+    class Options(Frozen):
+        """How scales are shared.
+
+        ``activation_scale``: one global scale for a whole input, as the hardware recipe has it, which makes
+        an image depend on those computed together with it; or one a row, which does not.
+        ``weight_block``: numbers of a weight that share a block scale; 1x16 is the more precise.
+        """
+
+        activation_scale: ScaleMode = "tensor"
+        weight_block: BlockShape = "1x16"
+
+    def __init__(self, options: Options, device: torch.device) -> None:
+        super().__init__(options, device)
+        self._values_dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._quantizer = ActivationQuantizer(options.activation_scale, self._values_dtype)
+
+    @classmethod
+    def available(cls, device: torch.device) -> Availability:
+        present = device_present(device)
+        return (
+            Availability(True, f"{present.reason}; emulated: its speed is not NVFP4's")
+            if present.ok
+            else present
+        )
+
+    @classmethod
+    def numerics(cls, options: Any, device_class: str) -> dict[str, str]:
+        operands = "bfloat16" if device_class.startswith("sm_") else "float32"
+        return {
+            "matmul": f"nvfp4 values in {operands}, accumulated in float32",
+            "merge": "float32, quantised once",
+            "activation_scale": options.activation_scale,
+            "weight_block": options.weight_block,
+            "execution": "eager",
+        }
+
+    def _replacement(self, source: MatmulLayer) -> RolloutLayer | str:
+        block: BlockShape = self.options.weight_block
+        reason = why_not(source.weight.shape[0], source.weight.shape[1], block)
+        return reason or NVFP4Layer(source, block, self._quantizer, self._values_dtype)
+
+    def _compute(self) -> str:
+        return (
+            f"nvfp4 values multiplied in {str(self._values_dtype).removeprefix('torch.')}, summed in float32"
+        )
+
+
+ENGINE = NVFP4EmulatedEngine
