@@ -50,8 +50,8 @@ def select_groups(
 ) -> GroupSelection:
     """Apply a rule to every prompt.
 
-    A group with fewer than ``keep`` finite scores, or whose finite scores are all equal, cannot say which seed
-    is better: it is left out of the update, with the reason.
+    A group with fewer than ``keep`` finite scores, or whose finite scores are all equal, cannot say which
+    seed is better: it is left out of the update, with the reason.
 
     Args:
         scores: ``[P, N]``, higher is better, non-finite where the candidate is invalid.

@@ -1,0 +1,1 @@
+"""How kept samples become a gradient."""
