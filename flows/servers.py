@@ -253,7 +253,8 @@ def _foreign(spec: ServerSpec) -> str:
     free = free_port(address.port) or "N"
     return (
         f"{spec.name}: port {address.port} on this machine is in use by something that is no "
-        f"{spec.name} server. Choose another with {spec.port_option} {free} or {spec.port_variable}={free}, or stop what uses it"
+        f"{spec.name} server. Choose another with {spec.port_option} {free} or "
+        f"{spec.port_variable}={free}, or stop what uses it"
     )
 
 

@@ -9,18 +9,12 @@ from urllib.parse import urlsplit
 
 from flows.errors import UserError
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.tracking import telemetry
 
 LOOPBACK: Final = "127.0.0.1"
 PREFECT_PORT: Final = 4200
 MLFLOW_PORT: Final = 5000
 PROJECT: Final = Path(__file__).resolve().parent.parent
-
-QUIET: Final[Mapping[str, str]] = {
-    "DO_NOT_TRACK": "true",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
-"""Switches off every report home. MLflow understands only ``true``, not ``1``."""
 
 Origin = Literal["default", "option", "environment"]
 
@@ -125,7 +119,7 @@ class Settings(Frozen):
     def environment(self) -> dict[str, str]:
         """The variables that put these settings in force, here and in children, and report nothing home."""
         return {
-            **QUIET,
+            **telemetry.SETTINGS,
             "SOLRL_HOME": str(self.home),
             "PREFECT_HOME": str(self.prefect_home),
             "PREFECT_API_URL": self.prefect.url,

@@ -1,0 +1,81 @@
+"""``solrl up``: servers and deployments until Ctrl-C."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from flows.commands.options import Home, MlflowPort, PrefectPort
+from flows.console import say
+from flows.errors import UserError
+from flows.processes import raise_on_termination
+from flows.servers import Running, running_servers
+from flows.settings import Settings, profile_url
+
+
+def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowPort = None) -> None:
+    """Start the Prefect and MLflow servers if they do not answer, and serve the deployments until Ctrl-C."""
+    profile = profile_url()
+    settings = Settings.read(home, prefect_port, mlflow_port)
+    raise_on_termination()
+    settings.apply()
+    os.environ.setdefault("PREFECT_RUNNER_POLL_FREQUENCY", "2")
+    if (
+        profile
+        and profile[1].rstrip("/") != settings.prefect.url
+        and settings.prefect.origin != "environment"
+    ):
+        say(
+            f"Prefect: your profile {profile[0]!r} names {profile[1]}, which is not used here. "
+            f"To use that server: PREFECT_API_URL={profile[1]} solrl up"
+        )
+    with suppress(KeyboardInterrupt), running_servers(settings, say) as started, watched(started) as ended:
+        from flows.deployments import serve_deployments
+        from flows.recovery import close_dead_runs
+
+        close_dead_runs(settings, say)
+        _welcome(settings)
+        serve_deployments()
+        say("Stopping …")
+    if ended:
+        raise UserError(ended[0])
+
+
+@contextmanager
+def watched(started: list[Running]) -> Iterator[list[str]]:
+    """End this command, with the reason in the list given, should one of its servers end by itself."""
+    done = threading.Event()
+    ended: list[str] = []
+
+    def watch() -> None:
+        while not done.wait(2.0):
+            for server in started:
+                if server.exit_code() is not None:
+                    ended.append(
+                        f"{server.spec.name}: the server ended by itself, exit code {server.exit_code()}"
+                    )
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+    threading.Thread(target=watch, name="watch-servers", daemon=True).start()
+    try:
+        yield ended
+    finally:
+        done.set()
+
+
+def _welcome(settings: Settings) -> None:
+    usual = settings.prefect.origin == "default"
+    prefix = "" if usual else f"PREFECT_API_URL={settings.prefect.url} "
+    ui = settings.prefect.url.removesuffix("/api")
+    say()
+    say(f"Prefect  {ui}")
+    say(f"MLflow   {settings.mlflow.url}")
+    say(f"Home     {settings.home}")
+    say()
+    say("Serving solrl/train and solrl-rank-fidelity/default. In another shell, in this folder:")
+    say(f"  {prefix}prefect deployment run solrl/train --watch")
+    say(f"  {prefix}prefect deployment run solrl/train -p run_id=mine -p explore_steps=4 --watch")
+    say("Ctrl-C stops what was started here.")
+    say()

@@ -1,0 +1,75 @@
+"""What can be asked of a run from outside, flat and typed, and the recipe that comes of it.
+
+None means the recipe's own value everywhere. The schema leaves it out, so that a refusal names the
+plain type and range.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
+
+from flows.settings import find_config
+from solrl_tasks.config.extensions import list_extensions
+from solrl_tasks.config.load import load_recipe
+from solrl_tasks.config.recipe import Recipe
+
+DEFAULT_CONFIG: Final = "configs/embedded.yaml"
+RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+def _known_engine(name: str) -> str:
+    known = list(list_extensions("engine"))
+    if name not in known:
+        raise ValueError(f"{name!r} is not one of {known}")
+    return name
+
+
+def _engine_schema() -> dict[str, object]:
+    return {"type": "string", "enum": list(list_extensions("engine"))}
+
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)] | SkipJsonSchema[None]
+Iterations = Count | SkipJsonSchema[None]
+Steps = Annotated[int, Field(ge=1, le=200)] | SkipJsonSchema[None]
+Group = Annotated[int, Field(ge=2, le=100_000)] | SkipJsonSchema[None]
+Prompts = Count | SkipJsonSchema[None]
+Engine = (
+    Annotated[str, AfterValidator(_known_engine), WithJsonSchema(_engine_schema())] | SkipJsonSchema[None]
+)
+LearningRate = Annotated[float, Field(gt=0, le=1)] | SkipJsonSchema[None]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)] | SkipJsonSchema[None]
+
+FIELDS: Final[dict[str, str]] = {
+    "iterations": "iterations",
+    "explore_steps": "explore.steps",
+    "candidates": "explore.candidates",
+    "keep": "select.keep",
+    "prompts": "prompts.per_iteration",
+    "engine": "explore.engine.name",
+    "lr": "update.optimizer.lr",
+    "seed": "seed",
+}
+"""The field of the recipe that each parameter stands for."""
+
+
+def read_recipe(config: str, parameters: dict[str, object]) -> tuple[Recipe, Path]:
+    """The recipe of a config file with parameters on top, and the folder that its relative paths start from.
+
+    Args:
+        config: a path from the current directory or from the project's folder.
+        parameters: keys of ``FIELDS``; None is left out.
+
+    Raises:
+        RecipeError: the file or the result is not usable.
+    """
+    path = find_config(config)
+    overrides = {FIELDS[name]: value for name, value in parameters.items()}
+    engine = parameters.get("engine")
+    if engine is not None and load_recipe(path).explore.engine.name != engine:
+        # The options in the file belong to the engine in the file.
+        overrides[FIELDS["engine"].removesuffix(".name")] = {"name": engine}
+        del overrides[FIELDS["engine"]]
+    return load_recipe(path, overrides), path.parent
