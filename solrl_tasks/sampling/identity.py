@@ -71,26 +71,6 @@ def training_noise(
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
 
 
-def training_times(
-    run_seed: int,
-    iteration: int,
-    optimizer_step: int,
-    prompt_key: str,
-    candidate_index: int,
-    steps: int,
-    count: int,
-) -> list[int]:
-    """The distinct indices, ascending, into a grid of ``steps`` noise levels at which one sample is trained.
-
-    Raises:
-        ValueError: ``count`` is more than ``steps``.
-    """
-    if count > steps:
-        raise ValueError(f"{count} noise levels a sample asked for, but the grid has only {steps}")
-    generator = stream("training-times", run_seed, iteration, optimizer_step, prompt_key, candidate_index)
-    return sorted(int(i) for i in generator.permutation(steps)[:count])
-
-
 def draw_prompts(total: int, count: int, run_seed: int, iteration: int) -> list[int]:
     """The rows of a prompt set that an iteration trains on.
 

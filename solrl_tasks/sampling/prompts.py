@@ -112,7 +112,7 @@ def _parser(path: Path) -> Callable[[str, str], Prompt]:
     parsers = {".txt": _plain, ".jsonl": _json}
     if path.suffix.lower() not in parsers:
         raise PromptsError(
-            f"prompts {str(path)!r}: a file name ends in .txt (a prompt a line) or .jsonl (an object a line), "
+            f"prompts {str(path)!r}: file names end in .txt (a prompt a line) or .jsonl (an object a line), "
             f"and the built-in sets are {' and '.join(BUILT_IN)}"
         )
     return parsers[path.suffix.lower()]

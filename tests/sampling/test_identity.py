@@ -61,16 +61,6 @@ def test_every_part_of_a_name_counts():
     assert identity.stream("a", "b").random() != identity.stream("ab").random()
 
 
-def test_training_times_are_distinct_and_fresh_each_step():
-    draws = [identity.training_times(0, 0, step, "a-0", 3, steps=10, count=9) for step in range(40)]
-    assert all(len(draw) == 9 and sorted(set(draw)) == draw for draw in draws)
-    assert set().union(*draws) == set(range(10))
-    assert len({tuple(draw) for draw in draws}) > 5
-    assert identity.training_times(0, 0, 0, "a-0", 3, steps=10, count=10) == list(range(10))
-    with pytest.raises(ValueError, match="grid has only 4"):
-        identity.training_times(0, 0, 0, "a-0", 3, steps=4, count=5)
-
-
 @given(st.integers(1, 40), st.data())
 def test_an_iteration_repeats_no_prompt_and_an_epoch_shows_each_once(total, data):
     count = data.draw(st.integers(1, total))

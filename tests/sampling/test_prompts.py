@@ -81,7 +81,7 @@ def test_scene_sets_are_disjoint():
         ("good\nbad \xe9".encode("latin-1"), "p.txt", r"p\.txt:2: byte 9 \(0xe9\) is not UTF-8: save"),
         ("a cat".encode("utf-16"), "p.txt", r"p\.txt:1: byte 0 \(0xff\) is not UTF-8"),
         ("a\0c", "p.txt", "zero bytes"),
-        ("a cat", "p.csv", r"ends in \.txt"),
+        ("a cat", "p.csv", r"end in \.txt"),
         ('{"prompt": "a"}\n{"prompt": ', "p.jsonl", r"p\.jsonl:2: not valid JSON .* column"),
         ('["a"]', "p.jsonl", r"p\.jsonl:1: must be an object .* found list"),
         ('{"text": "a"}', "p.jsonl", r'p\.jsonl:1: "prompt" must be a text .* no such key'),
