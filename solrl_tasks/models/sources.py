@@ -1,0 +1,171 @@
+"""Where a pipeline's files are, and what they are."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from solrl_tasks.config.recipe import ModelSpec
+from solrl_tasks.store import atomic, keys
+from solrl_tasks.store.errors import DamagedError
+
+EMBEDDED = Path(__file__).parent / "embedded"
+INDEX = "model_index.json"
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_CONTENT = frozenset({".json", ".safetensors", ".txt", ".model"})
+
+
+class SourceError(ValueError):
+    """A model source that cannot be used; the message names it, what is wrong, and what to do."""
+
+
+def resolve_source(spec: ModelSpec) -> Path | str:
+    """The folder that ``spec.source`` means, or the hub id if it is one. Nothing is fetched.
+
+    A folder wins over a hub id of the same name. ``~`` is the home folder, and relative names start from the
+    current directory.
+
+    Raises:
+        SourceError: it is neither, or the folder holds no pipeline.
+    """
+    if spec.source == "embedded":
+        return _checked(EMBEDDED, spec)
+    folder = Path(spec.source).expanduser()
+    if folder.is_dir():
+        return _checked(folder, spec)
+    if _HUB_ID.fullmatch(spec.source):
+        return spec.source
+    raise SourceError(
+        f"model.source {spec.source!r}: there is no folder {folder.resolve()}, and it is not a hub id like "
+        "owner/name: give the folder of a diffusers pipeline, a hub id, or embedded"
+    )
+
+
+def _checked(folder: Path, spec: ModelSpec) -> Path:
+    if not (folder / INDEX).is_file():
+        raise SourceError(
+            f"model.source {spec.source!r}: {folder.resolve()} has no {INDEX}: give the top folder of a "
+            "diffusers pipeline, as save_pretrained writes it"
+        )
+    if spec.revision is not None:
+        raise SourceError(
+            f"model.revision is {spec.revision!r}, but model.source {spec.source!r} is a folder: drop it"
+        )
+    return folder
+
+
+def fetch(spec: ModelSpec) -> Path:
+    """The local folder of a pipeline; a hub id is downloaded unless it is in the local cache.
+
+    Only safetensors weights are accepted. With ``HF_HUB_OFFLINE`` set, or for a folder, the network is not
+    touched.
+
+    Raises:
+        SourceError: the source is wrong, not reachable, or not allowed to this user.
+    """
+    source = resolve_source(spec)
+    if isinstance(source, Path):
+        return source
+    from diffusers import DiffusionPipeline
+
+    try:
+        return Path(DiffusionPipeline.download(source, revision=spec.revision, use_safetensors=True))
+    except Exception as error:
+        raise SourceError(_explain(source, spec, error)) from error
+
+
+def _explain(hub_id: str, spec: ModelSpec, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    causes = list(_causes(error))
+    what = f"model.source {hub_id!r} (a hub id, as there is no such folder here)"
+
+    def caused_by(*kinds: type[Exception]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if caused_by(errors.GatedRepoError):
+        return (
+            f"{what} is gated: accept its terms at https://huggingface.co/{hub_id}, then log in with "
+            "`huggingface-cli login` or set HF_TOKEN"
+        )
+    if caused_by(errors.RevisionNotFoundError):
+        return f"{what} has no revision {spec.revision!r}: correct model.revision"
+    if caused_by(errors.RepositoryNotFoundError):
+        return f"{what} does not exist, or is private: correct it, or log in with `huggingface-cli login`"
+    offline = caused_by(errors.OfflineModeIsEnabled)
+    why = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached or read ({causes[-1]})"
+    return (
+        f"{what} is not in the local cache, and {why}: on a machine with network run "
+        f"`huggingface-cli download {hub_id}`, or give the folder of a copy as model.source"
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def read_config(folder: Path, component: str, name: str = "config.json") -> dict[str, Any]:
+    """One component's JSON configuration; ``component`` "" is the pipeline itself.
+
+    Raises:
+        SourceError: it is absent or not a JSON object.
+    """
+    path = folder / component / name
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{path} cannot be read: {error}: the pipeline is incomplete, copy it again"
+        ) from error
+    if not isinstance(config, dict):
+        raise SourceError(f"{path} holds no JSON object: the pipeline is damaged, copy it again")
+    return config
+
+
+def base_digest(spec: ModelSpec, cache_dir: Path) -> str:
+    """sha256 (hex) of what decides the pipeline's results: names and contents of the files of its components.
+
+    It does not depend on where the folder lies, and not on readmes or files outside the components. The
+    digest of each file is kept in ``cache_dir`` and used again while its path, size and modification time
+    stay.
+
+    Raises:
+        SourceError: the source cannot be used.
+    """
+    folder = fetch(spec).resolve()
+    memory = cache_dir / "base-digests" / f"{keys.key(str(folder))}.json"
+    known = _remembered(memory)
+    digests: dict[str, list[str | int]] = {}
+    for name in _content_files(folder):
+        status = (folder / name).stat()
+        stamp = [status.st_size, status.st_mtime_ns]
+        remembered = known.get(name)
+        same = remembered is not None and remembered[1:] == stamp
+        digests[name] = remembered if remembered and same else [_sha256(folder / name), *stamp]
+    if digests != known:
+        atomic.write_sealed(memory, digests)
+    return keys.digest({name: digest for name, (digest, *_) in digests.items()})
+
+
+def _content_files(folder: Path) -> list[str]:
+    index = read_config(folder, "", INDEX)
+    components = [name for name, value in index.items() if isinstance(value, list) and value[0] is not None]
+    files = [path for name in components for path in (folder / name).rglob("*") if path.suffix in _CONTENT]
+    return sorted(path.relative_to(folder).as_posix() for path in [folder / INDEX, *files])
+
+
+def _remembered(memory: Path) -> dict[str, list[str | int]]:
+    try:
+        known: dict[str, list[str | int]] = atomic.read_sealed(memory)
+    except (FileNotFoundError, DamagedError):
+        return {}
+    return known
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
