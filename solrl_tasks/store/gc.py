@@ -1,9 +1,24 @@
 """Garbage: what no run and no study refers to."""
 
-from collections.abc import Sequence
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
-from solrl_tasks.store.root import Store
+from solrl_tasks.store import atomic
+from solrl_tasks.store.errors import DamagedError, LockedError, StoreError
+from solrl_tasks.store.refs import KINDS
+from solrl_tasks.store.root import Store, folder_bytes
+from solrl_tasks.store.runs import list_runs
+
+logger = logging.getLogger(__name__)
+_DAY: Final = 24 * 3600.0
+_TRASH: Final = ".trash"
 
 
 @dataclass(frozen=True)
@@ -17,11 +32,105 @@ class Garbage:
     why: str
 
 
-def plan_gc(store: Store, min_age_seconds: float = 24 * 3600.0) -> list[Garbage]:
-    """What could be removed; nothing is touched."""
-    raise NotImplementedError
+def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
+    """What could be removed; nothing is touched.
+
+    Objects that runs or studies refer to stay, and so does whatever was changed in the last
+    ``min_age_seconds``. Damaged things that were moved aside are listed as well.
+
+    Raises:
+        DamagedError: a run's or study's references cannot be read, so that nobody knows what is in use.
+    """
+    used = _used(store)
+    youngest = time.time() - min_age_seconds
+    found = []
+    for kind in KINDS:
+        for path in sorted(store.folder(kind).glob("[0-9a-f]*")):
+            if (kind, path.name) not in used and _changed(path) <= youngest:
+                found.append(_garbage(store, kind, path, "no run or study refers to it"))
+    for path in sorted(store.quarantine.glob("*")):
+        if _changed(path) <= youngest:
+            found.append(_garbage(store, "quarantine", path, "damaged, and moved aside"))
+    return found
 
 
 def collect(store: Store, plan: Sequence[Garbage]) -> int:
-    """Remove what a plan lists and is still garbage; returns bytes freed. Refuses while runs are live."""
-    raise NotImplementedError
+    """Remove what a plan lists, unless something refers to it by now, and return the bytes freed.
+
+    Raises:
+        LockedError: a run is live, or a pool is being filled; what they use is not all noted yet.
+        DamagedError: as ``plan_gc``.
+    """
+    gate = store.gate("garbage collection", shared=False)
+    try:
+        gate.acquire()
+    except LockedError as error:
+        live = ", ".join(run.run_id for run in list_runs(store) if run.status == "running")
+        who = f"live runs: {live}" if live else "a pool is being filled"
+        raise LockedError(
+            f"the store {store.root} is in use ({who}); collect when they have ended"
+        ) from error
+    try:
+        return _remove(store, plan)
+    finally:
+        gate.release()
+
+
+def _remove(store: Store, plan: Sequence[Garbage]) -> int:
+    used = _used(store)
+    trash = store.root / _TRASH
+    shutil.rmtree(trash, ignore_errors=True)
+    freed = 0
+    for item in plan:
+        path = store.root / item.path
+        if item.path != f"{item.kind}/{item.key}" or item.kind not in (*KINDS, "quarantine"):
+            raise StoreError(f"{item.path} is nothing that the garbage collection may remove")
+        if (item.kind, item.key) in used or not path.exists():
+            continue
+        # Renamed first, so that a kill while deleting leaves no half object under its name.
+        trash.mkdir(exist_ok=True)
+        path.rename(trash / f"{item.kind}-{item.key}")
+        freed += item.bytes
+        logger.info("removed %s (%d bytes): %s", item.path, item.bytes, item.why)
+    shutil.rmtree(trash, ignore_errors=True)
+    return freed
+
+
+def _used(store: Store) -> set[tuple[str, str]]:
+    used: set[tuple[str, str]] = set()
+    for path in sorted(store.runs.glob("*/iterations/*/refs.json")):
+        used.update(_refs_in(atomic.read_sealed(path)))
+    for path in sorted(store.studies.rglob("*.json")):
+        used.update(_refs_in(_read_study(path)))
+    return used
+
+
+def _read_study(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedError(path, f"it is not JSON ({error})", "remove or mend it by hand") from error
+
+
+def _refs_in(value: Any) -> Iterator[tuple[str, str]]:
+    """Every reference within a JSON tree: a mapping with a known kind and a key."""
+    if isinstance(value, dict):
+        if value.get("kind") in KINDS and isinstance(value.get("key"), str):
+            yield value["kind"], value["key"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _refs_in(item)
+
+
+def _garbage(store: Store, kind: str, path: Path, why: str) -> Garbage:
+    return Garbage(kind, path.name, store.relative(path), folder_bytes(path), why)
+
+
+def _changed(path: Path) -> float:
+    """Unix time of the last change of anything below."""
+    latest = 0.0
+    for entry in [path, *path.rglob("*")]:
+        with suppress(FileNotFoundError):
+            latest = max(latest, entry.stat().st_mtime)
+    return latest

@@ -70,6 +70,7 @@ class FileLock:
         if self._depth == 0:
             handle, self._handle = self._handle, None
             _held.discard(self)
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     @contextmanager

@@ -180,8 +180,9 @@ class Run(RunView):
             return
         fields = [line for line in changed if not (grows and line.startswith(f"{_MAY_GROW}: "))]
         raise ConfigChangedError(
-            f"run {self.run_id} was started with another configuration: {'; '.join(fields)}. Only {_MAY_GROW} "
-            "may grow within a run: use the stored values, or another run id (what both share is used again)"
+            f"run {self.run_id} was started with another configuration: {'; '.join(fields)}. "
+            f"Only {_MAY_GROW} may grow within a run: use the stored values, or another run id, "
+            "which uses again what both share"
         )
 
     def _damaged(self, error: DamagedError) -> None:
