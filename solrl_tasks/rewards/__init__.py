@@ -1,0 +1,1 @@
+"""How good an image is: one module a reward."""

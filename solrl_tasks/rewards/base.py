@@ -1,0 +1,139 @@
+"""What a reward is, and how the ones that a recipe names are identified."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from solrl_tasks.store.keys import sha256_hex
+
+Images = NDArray[np.uint8]
+Scorer = Callable[[Images, Sequence[str], Sequence[Mapping[str, JsonValue]]], Sequence[float]]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,119}")
+_VERSION: Final = re.compile(r"[A-Za-z0-9_.:+-]{1,60}")
+
+
+class RewardError(RuntimeError):
+    """A reward that cannot be used as it is: retrying would not help."""
+
+
+class Reward(Protocol):
+    """Scores images; higher is better.
+
+    A score must be a function of the image, its prompt and its metadata alone: it is stored once and used
+        again by
+    every later study. ``version`` is to change whenever scores do.
+    """
+
+    @property
+    def name(self) -> str:
+        """As a recipe names it."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Of what the scores mean."""
+        ...
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest possible score; infinite where there is no bound."""
+        ...
+
+    def __call__(
+        self, images: Images, prompts: Sequence[str], metadata: Sequence[Mapping[str, JsonValue]]
+    ) -> Sequence[float] | NDArray[np.floating]:
+        """One score an image.
+
+        Args:
+            images: uint8 ``[B, H, W, 3]``.
+            prompts: B texts.
+            metadata: B mappings, from the prompts file; empty where there was none.
+
+        Returns:
+            B numbers; a non-finite one says that the image cannot be scored.
+        """
+        ...
+
+
+@dataclass
+class NamedReward:
+    """A reward under the name that a recipe uses, set up on first use.
+
+    Whoever only needs the identity loads no weights.
+    """
+
+    name: str
+    version: str
+    range: tuple[float, float]
+    build: Callable[[], Scorer] = field(repr=False)
+    _scorer: Scorer | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for what, value, pattern in (("name", self.name, _NAME), ("version", self.version, _VERSION)):
+            if not pattern.fullmatch(value):
+                raise RewardError(
+                    f"reward {self.name!r} has the {what} {value!r}, which the store cannot use in a file name: "
+                    "allowed are letters, digits and _ . : -"
+                )
+
+    def prepare(self) -> Scorer:
+        """Set the reward up if that has not been done.
+
+        Raises:
+            RewardError: it cannot be set up, for instance because its weights are missing.
+        """
+        if self._scorer is None:
+            try:
+                self._scorer = self.build()
+            except Exception as error:
+                text = f"reward {self.name!r} cannot be set up: {type(error).__name__}: {error}"
+                raise RewardError(text) from error
+        return self._scorer
+
+    def __call__(
+        self, images: Images, prompts: Sequence[str], metadata: Sequence[Mapping[str, JsonValue]]
+    ) -> Sequence[float]:
+        """See ``Reward``."""
+        return self.prepare()(images, prompts, metadata)
+
+
+def reward_id(reward: Reward) -> str:
+    """The name of the reward's values in the store: ``name@version``."""
+    return f"{reward.name}@{reward.version}"
+
+
+def declared_range(extension: Any) -> tuple[float, float]:
+    """The range that a class or function declares; unbounded where it declares none."""
+    low, high = getattr(extension, "range", (-math.inf, math.inf))
+    return float(low), float(high)
+
+
+def declared_version(extension: Any, name: str) -> str:
+    """The ``version`` of a class or function, or a digest of its own source where it has none.
+
+    The digest sees edits of the function itself, not of helpers that it calls: a reward in lasting use should
+        say
+    ``version = "1"`` and count up.
+
+    Raises:
+        RewardError: it has neither a version nor readable source.
+    """
+    version = getattr(extension, "version", None)
+    if version is not None:
+        return str(version)
+    try:
+        source = inspect.getsource(extension)
+    except (OSError, TypeError) as error:
+        raise RewardError(
+            f"reward {name!r} has no version and no source that can be read: set its attribute version, such as "
+            f'{getattr(extension, "__name__", "reward")}.version = "1"'
+        ) from error
+    return f"src-{sha256_hex(source.encode())[:12]}"

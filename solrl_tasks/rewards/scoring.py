@@ -1,0 +1,198 @@
+"""Rewards by name, and scoring that survives what single images do to them."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.extensions import find_extension, parse_options
+from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.rewards.base import (
+    Images,
+    NamedReward,
+    Reward,
+    RewardError,
+    Scorer,
+    declared_range,
+    declared_version,
+)
+from solrl_tasks.store.keys import digest
+
+Metadata = Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a batch.
+
+    Attributes:
+        values: float32 ``[B]``, NaN where the image could not be scored.
+        failures: everything that went wrong, in words and in order; empty if nothing did.
+    """
+
+    values: NDArray[np.float32]
+    failures: tuple[str, ...] = ()
+
+
+def make_reward(spec: RewardSpec) -> NamedReward:
+    """The reward that a recipe names, not yet set up.
+
+    Classes are instantiated on first use, with their options where they have any; plain functions
+    ``module:function`` are called as they are. Options that differ from their defaults become part of the
+    version, so that their values are kept apart in the store.
+
+    Raises:
+        UnknownExtensionError: nothing answers to the name.
+        ValueError: an option is refused.
+        RewardError: what the name stands for cannot be called, or cannot be identified.
+    """
+    extension = find_extension("reward", spec.name)
+    options = parse_options("reward", extension, dict(spec.options))
+    _require_callable(extension, spec.name)
+    changed = options.model_dump(mode="json", exclude_defaults=True) if options is not None else {}
+    version = declared_version(extension, spec.name) + (f"+{digest(changed)[:8]}" if changed else "")
+    return NamedReward(spec.name, version, declared_range(extension), _builder(extension, options))
+
+
+def score(
+    reward: Reward, images: Images, prompts: Sequence[str], metadata: Sequence[Metadata], timeout: float | None = None
+) -> Scores:
+    """Score a batch; what fails is tried once more image by image.
+
+    An image that still fails, and one whose score is not finite, is invalid: its value is NaN and its failure
+        is
+    listed. Each attempt gets its own copy of the images.
+
+    Args:
+        images: uint8 ``[B, H, W, 3]``.
+        prompts: B texts.
+        metadata: B mappings.
+        timeout: seconds that one attempt may take, a batch or a single image alike. Python cannot stop a
+            thread: an attempt that hangs is left behind and goes on using what it uses until the process
+            ends.
+
+    Raises:
+        RewardError: the reward returned something else than one number an image, or cannot be set up.
+        ValueError: the inputs are not of one length.
+    """
+    if images.ndim != 4 or not len(images) == len(prompts) == len(metadata):
+        raise ValueError(
+            f"a batch needs images [B, H, W, 3] and as many prompts and metadata, found {images.shape}, "
+            f"{len(prompts)} and {len(metadata)}"
+        )
+    if isinstance(reward, NamedReward):
+        # Loading its weights is not part of scoring: it must not run into the timeout.
+        reward.prepare()
+    attempt = _Attempt(reward, images, prompts, metadata, timeout)
+    values, failure = attempt.run(slice(None))
+    if values is None:
+        return _one_by_one(attempt, f"{reward.name}: batch of {len(images)}: {failure}; scored image by image")
+    return _marked(reward.name, values, {})
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    reward: Reward
+    images: Images
+    prompts: Sequence[str]
+    metadata: Sequence[Metadata]
+    timeout: float | None
+
+    def run(self, rows: slice) -> tuple[NDArray[np.float64] | None, str]:
+        """Scores of some rows, or None and the reason."""
+        images, prompts, metadata = self.images[rows].copy(), list(self.prompts[rows]), list(self.metadata[rows])
+        try:
+            result = _within(self.timeout, lambda: self.reward(images, prompts, metadata), self.reward.name)
+        except RewardError:
+            raise
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+        return _numbers(self.reward.name, result, len(images)), ""
+
+
+def _one_by_one(attempt: _Attempt, first_failure: str) -> Scores:
+    values = np.full(len(attempt.images), np.nan)
+    failures: dict[int, str] = {}
+    for row in range(len(values)):
+        value, failure = attempt.run(slice(row, row + 1))
+        if value is None:
+            failures[row] = failure
+        else:
+            values[row] = value[0]
+    marked = _marked(attempt.reward.name, values, failures)
+    return Scores(marked.values, (first_failure, *marked.failures))
+
+
+def _marked(name: str, values: NDArray[np.float64], failures: Mapping[int, str]) -> Scores:
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(stored)).tolist()
+    texts = [f"{name}: image {row}: {failures.get(row, f'score is {values[row]}')}" for row in bad]
+    stored[bad] = np.nan
+    return Scores(stored, tuple(texts))
+
+
+def _numbers(name: str, result: Any, expected: int) -> NDArray[np.float64]:
+    try:
+        found = len(result)
+    except TypeError as error:
+        kind = type(result).__name__
+        raise RewardError(f"reward {name!r} returned {kind}, expected a sequence of {expected} numbers") from error
+    if found != expected:
+        raise RewardError(f"reward {name!r} returned {found} scores for {expected} images: it must return one each")
+    values = list(result)
+    try:
+        return np.array([_number(value) for value in values], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RewardError(f"reward {name!r} must return numbers, found {values[:3]!r}: {error}") from error
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError("text is not a number")
+    return float(value)
+
+
+def _within(timeout: float | None, call: Callable[[], Any], name: str) -> Any:
+    if timeout is None:
+        return call()
+    outcome: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            outcome.put((call(), None))
+        except BaseException as error:
+            outcome.put((None, error))
+
+    threading.Thread(target=work, name=f"reward {name}", daemon=True).start()
+    try:
+        result, error = outcome.get(timeout=timeout)
+    except queue.Empty:
+        raise TimeoutError(f"no scores within {timeout:g} s") from None
+    if error is not None:
+        raise error
+    return result
+
+
+def _builder(extension: Any, options: Frozen | None) -> Callable[[], Scorer]:
+    if not isinstance(extension, type):
+        return lambda: extension
+    return lambda: extension() if options is None else extension(options)
+
+
+def _require_callable(extension: Any, name: str) -> None:
+    if isinstance(extension, type):
+        fits = any("__call__" in vars(base) for base in extension.__mro__)
+    else:
+        fits = callable(extension)
+    if not fits:
+        raise RewardError(
+            f"reward {name!r} is {extension!r}, which cannot be called: "
+            "a reward is a function of (images, prompts, metadata), or a class with such a __call__"
+        )
