@@ -2,13 +2,14 @@
 
     python benchmarks/emulated_forward.py [--images 96] [--rounds 15] [--profile]
 
-Float32 base and emulated twins take turns in one process, on one thread, on the same input, so that a busy machine
-slows all of them alike. Time is the thread's CPU time, not the wall's; each figure is a median over rounds, and the
-ratio is the median of the ratios within a round. The aim is a ratio of at most 1.8 for ``tensor`` scales at 96
-images. ``--profile`` adds the operations that the emulated forward spends its time in.
+Float32 base and emulated twins take turns in one process, on one thread, on the same input, so that a busy
+machine slows all of them alike. Time is the thread's CPU time, not the wall's; each figure is a median over
+rounds, and the ratio is the median of the ratios within a round. The aim is a ratio of at most 1.8 for
+``tensor`` scales at 96 images. ``--profile`` adds the operations that an emulated forward consists of.
 
-The network is random: FLUX with 2 double and 4 single blocks, width 128, 2.31 M parameters, 44 quantised layers, 16
-image and 16 text tokens an image.
+The network is random: FLUX with 2 double and 4 single blocks, width 128, 2.31 M parameters, 44 quantised
+layers, 16 image and 16 text tokens an image. Found on an AMD EPYC (Zen 4, AVX-512) with torch 2.13: 1.4, with
+96 images and with 24.
 """
 
 import argparse
@@ -23,9 +24,7 @@ from torch import nn
 from solrl_tasks.engines.nvfp4_emulated import NVFP4EmulatedEngine
 from solrl_tasks.models.scope import LayerScope
 
-SCOPE = LayerScope(
-    include=(r"(single_)?transformer_blocks\..*",), skip=((r".*\.norm\w*\.linear", "adaptive norm"),)
-)
+SCOPE = LayerScope(include=(r"(single_)?transformer_blocks\..*",), skip=((r".*\.norm\w*\.linear", "adaptive norm"),))
 TARGET = 1.8
 
 
@@ -73,7 +72,7 @@ def make_twin(network: nn.Module, scale: str) -> nn.Module:
 
 
 def measure(modules: dict[str, nn.Module], inputs: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds of CPU time of one forward, by module and round; two rounds before the first are not counted."""
+    """Seconds of CPU time of one forward, by module and round; two rounds to warm up are not counted."""
     times: dict[str, list[float]] = {name: [] for name in modules}
     for turn in range(rounds + 2):
         for name, module in modules.items():

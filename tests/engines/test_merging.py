@@ -23,9 +23,7 @@ LAYERS = ("blocks.0", "blocks.2", "blocks.4")
 def make_net(dtype=torch.float32):
     torch.manual_seed(0)
     blocks = [nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 16, bias=False)]
-    net = nn.Sequential(
-        OrderedDict(embed=nn.Linear(16, 32), blocks=nn.Sequential(*blocks), out_norm=nn.Linear(16, 8))
-    )
+    net = nn.Sequential(OrderedDict(embed=nn.Linear(16, 32), blocks=nn.Sequential(*blocks), out_norm=nn.Linear(16, 8)))
     return net.to(dtype).eval()
 
 
@@ -122,6 +120,17 @@ def test_a_fresh_lora_samples_as_the_base(name):
     one.sync(None)
     other.sync(init_lora(net, list(LAYERS), 4, 8.0, seed=0))
     assert torch.equal(run(one.module), run(other.module))
+
+
+def test_a_fresh_lora_does_not_even_turn_the_sign_of_a_zero():
+    net = make_net()
+    with torch.no_grad():
+        net.embed.weight[0] = net.blocks[0].weight[0] = -0.0
+    engine = attach("bf16", net)
+    engine.sync(init_lora(net, ["embed", "blocks.0"], 4, 8.0, seed=0))
+    assert digest(engine.module.blocks[0]) == digest(net.blocks[0])
+    assert engine.module.embed.weight is net.embed.weight
+    assert engine.record().skipped["embed"] == "outside the scope"
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -277,9 +286,7 @@ def flux_inputs():
     }  # fmt: skip
 
 
-FLUX_SCOPE = LayerScope(
-    include=(r"(single_)?transformer_blocks\..*",), skip=((r".*norm.*", "adaptive norm"),)
-)
+FLUX_SCOPE = LayerScope(include=(r"(single_)?transformer_blocks\..*",), skip=((r".*norm.*", "adaptive norm"),))
 
 
 def through_peft(base, lora):

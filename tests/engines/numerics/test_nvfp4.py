@@ -89,9 +89,7 @@ def test_block_scales_fall_into_the_subnormals_of_e4m3():
 def test_ties_of_both_formats():
     # A maximum of 6 * 448 makes ge = 1: codes and scales are then exactly where the table of ties says.
     ties = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], F32)
-    scales = np.array(
-        [2.0**-9, 1.5 * 2.0**-9, 2.5 * 2.0**-9, 2.0**-6, 1.0, 1.0625, 1.1875, 100.0, 448.0], F32
-    )
+    scales = np.array([2.0**-9, 1.5 * 2.0**-9, 2.5 * 2.0**-9, 2.0**-6, 1.0, 1.0625, 1.1875, 100.0, 448.0], F32)
     x = np.concatenate([ties * scale for scale in scales])
     x = np.stack([x, -x] * 8)
     assert reference_encode(x) == 1
