@@ -1,31 +1,36 @@
 """The command line: ``solrl``."""
 
 import sys
+from typing import Final
 
 import typer
 
+from flows.commands import pools, runs, track
+from flows.commands.demo import demo
+from flows.commands.doctor import doctor
+from flows.commands.export import export
 from flows.commands.up import up
 from flows.console import complain
-from flows.errors import UserError
+from flows.errors import UserError, is_for_people
 
-app = typer.Typer(
-    help="Sol-RL experiments: explore cheaply, train precisely, pay for nothing twice.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+ABOUT: Final = "Sol-RL experiments: explore cheaply, train precisely, pay for nothing twice."
+
+app = typer.Typer(help=ABOUT, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.command()(demo)
 app.command()(up)
-
-
-@app.callback()
-def _root() -> None:
-    """Sol-RL experiments: explore cheaply, train precisely, pay for nothing twice."""
+app.command()(doctor)
+app.add_typer(runs.app, name="runs")
+app.add_typer(pools.app, name="pools")
+app.command()(export)
+app.add_typer(track.app, name="track")
 
 
 def main() -> None:
     """Run a command; errors that a user can mend are told without a traceback."""
     try:
         app()
-    except UserError as error:
+    except Exception as error:
+        if not is_for_people(error):
+            raise
         complain(str(error))
-        sys.exit(error.code)
+        sys.exit(error.code if isinstance(error, UserError) else 1)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from prefect import serve
 from prefect.deployments.runner import RunnerDeployment
-from prefect.flows import EntrypointType
+from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import ParameterSchema
 
 from flows.rank_fidelity import rank_fidelity

@@ -1,5 +1,7 @@
 """What goes wrong in words for people."""
 
+OURS = ("flows.", "solrl_tasks.")
+
 
 class UserError(Exception):
     """A fault that the reader can mend: the message says what was found, what is allowed and what to do.
@@ -10,3 +12,11 @@ class UserError(Exception):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+def is_for_people(error: BaseException) -> bool:
+    """Whether the message is all that a person needs: every exception class of the project is made so.
+
+    A ``ValueError`` from anywhere, on the other hand, may be an error of the program and keeps its traceback.
+    """
+    return type(error).__module__.startswith(OURS)

@@ -11,15 +11,16 @@ from flows.presence import present
 from flows.settings import Settings
 
 if TYPE_CHECKING:
+    from flows.publishing import Publisher
     from solrl_tasks.stages.session import Session
 
-_open: dict[str, "Session"] = {}
+_open: dict[str, tuple["Session", "Publisher"]] = {}
 
 
 @contextmanager
-def registered(session: "Session") -> Iterator[None]:
+def registered(session: "Session", publisher: "Publisher") -> Iterator[None]:
     """Let the iteration flow find an open session by its run id: flows take plain JSON only."""
-    _open[session.run.run_id] = session
+    _open[session.run.run_id] = session, publisher
     try:
         yield
     finally:
@@ -38,14 +39,13 @@ def iteration(run_id: str, step: int) -> Any:
     Returns:
         The step's summary as JSON.
     """
-    from flows.publishing import show
     from solrl_tasks.stages.iteration import committed_summary, run_step
     from solrl_tasks.stages.tasks import call_as_task
 
-    session = _open[run_id]
+    session, publisher = _open[run_id]
     with present(Settings.read(), runtime.flow_run.id, runtime.flow_run.name):
         known = committed_summary(session, step)
         summary = run_step(session, step, call_as_task)
-        show(session, summary)
+        publisher.step_done(step)
     data = summary.model_dump(mode="json")
     return Completed(name="Reused", message="committed earlier", data=data) if known is not None else data

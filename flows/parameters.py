@@ -15,7 +15,6 @@ from solrl_tasks.config.extensions import list_extensions
 from solrl_tasks.config.load import load_recipe
 from solrl_tasks.config.recipe import Recipe
 
-DEFAULT_CONFIG: Final = "configs/embedded.yaml"
 RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -36,9 +35,7 @@ Iterations = Count | SkipJsonSchema[None]
 Steps = Annotated[int, Field(ge=1, le=200)] | SkipJsonSchema[None]
 Group = Annotated[int, Field(ge=2, le=100_000)] | SkipJsonSchema[None]
 Prompts = Count | SkipJsonSchema[None]
-Engine = (
-    Annotated[str, AfterValidator(_known_engine), WithJsonSchema(_engine_schema())] | SkipJsonSchema[None]
-)
+Engine = Annotated[str, AfterValidator(_known_engine), WithJsonSchema(_engine_schema())] | SkipJsonSchema[None]
 LearningRate = Annotated[float, Field(gt=0, le=1)] | SkipJsonSchema[None]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)] | SkipJsonSchema[None]
 

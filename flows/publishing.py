@@ -1,1 +1,156 @@
-"""stub"""
+"""A run shown in MLflow and in Prefect, from nothing but its committed summaries."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from flows.settings import Settings
+from solrl_tasks.config.extensions import find_extension
+from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.models.export import save_diffusers_lora
+from solrl_tasks.stages.session import Session
+from solrl_tasks.store import atomic
+from solrl_tasks.store.errors import StoreError
+from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import RunView, view_run
+from solrl_tasks.tracking.artifacts import show_iteration
+from solrl_tasks.tracking.mlflow_files import RunFiles
+from solrl_tasks.tracking.mlflow_run import MlflowRun, RunFacts, Status, publish_or_note
+from solrl_tasks.tracking.rebuild import Rebuilt, rebuild
+from solrl_tasks.tracking.summary import Summary
+from solrl_tasks.workers.policies import load_lora
+
+
+def store_id(store: Store) -> str:
+    """A name of the store that moves with it: two stores may hold runs of the same id."""
+    path = store.root / "store-id.json"
+    try:
+        return str(atomic.read_sealed(path))
+    except FileNotFoundError:
+        atomic.write_sealed(path, os.urandom(8).hex())
+        return str(atomic.read_sealed(path))
+
+
+def read_summaries(view: RunView) -> list[Summary]:
+    """The committed summaries of a run, in order."""
+    return [Summary.model_validate(summary) for summary in view.summaries().values()]
+
+
+def describe(store: Store, view: RunView) -> RunFacts:
+    """What MLflow is told of a run besides its summaries; device and versions are those of its first pool."""
+    recipe = Recipe.model_validate(view.config)
+    record = first_record(store, view)
+    used = {spec.engine.name for spec in (recipe.explore, recipe.regenerate, recipe.evaluate.sampling)}
+    return RunFacts(
+        run_id=view.run_id,
+        store_id=store_id(store),
+        experiment=recipe.tracking.experiment,
+        device_kind=device_kind(record),
+        recipe=recipe.model_dump(mode="json"),
+        engines={name: find_extension("engine", name).kind for name in sorted(used)},
+        versions=dict(record.get("libraries", {})),
+    )
+
+
+def first_record(store: Store, view: RunView) -> dict[str, Any]:
+    """The environment that the run's first pool was computed in; empty where none is known."""
+    for summary in read_summaries(view):
+        for stage in ("evaluate", "explore"):
+            ref = summary.refs.get(stage)
+            if ref is None or ref.kind != "pools":
+                continue
+            try:
+                records = Pool.load(store, ref).records()
+            except StoreError:
+                continue
+            for record in records.values():
+                if record is not None:
+                    return record
+    return {}
+
+
+def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:
+    """What the hours of a run are hours of."""
+    return "cuda" if str(record.get("device_class", "cpu")).startswith("sm_") else "cpu"
+
+
+@contextmanager
+def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator[RunFiles]:
+    """The run's images and the adapter of its last policy, in the format that diffusers loads."""
+    with tempfile.TemporaryDirectory() as folder:
+        adapter = None
+        last = next((summary for summary in reversed(summaries) if summary.step > 0), None)
+        if last is not None:
+            export_adapter(store, last, Path(folder))
+            adapter = (last.step, Path(folder))
+        yield RunFiles(view.iteration_dir, adapter)
+
+
+def export_adapter(store: Store, summary: Summary, folder: Path) -> Path:
+    """Write the adapter that the step's evaluation used, its eval EMA, for ``pipe.load_lora_weights``.
+
+    Raises:
+        StoreError: the policy is not in the store any more.
+    """
+    return save_diffusers_lora(load_lora(store, summary.refs["policy"], "ema"), folder)
+
+
+def rebuild_run(settings: Settings, store: Store, run_id: str, status: Status) -> Rebuilt:
+    """Make MLflow show exactly what the store holds of a run.
+
+    Raises:
+        TrackingError: MLflow cannot be reached or refuses.
+    """
+    view = view_run(store, run_id)
+    summaries = read_summaries(view)
+    with run_files(store, view, summaries) as files:
+        facts = describe(store, view)
+        return rebuild(summaries, facts, settings.mlflow.url, files, status, _artifact_root(settings))
+
+
+class Publisher:
+    """Shows an open run as it goes on. A tracker that fails is noted and stops nothing.
+
+    As a context it gives the MLflow run the status that the block ends with. ``shown`` is where the run is seen.
+    """
+
+    def __init__(self, settings: Settings, session: Session) -> None:
+        self._settings = settings
+        self._session = session
+        self.shown: MlflowRun | None = None
+
+    def step_done(self, step: int) -> None:
+        """Show a committed step in MLflow, and as artifacts of the flow run that calls."""
+        session = self._session
+        self._publish("RUNNING")
+        summaries = [summary for summary in read_summaries(session.run) if summary.step <= step]
+        show_iteration(summaries, session.device.type, self.shown, session.reporter.note)
+
+    def _publish(self, status: Status) -> None:
+        session, settings = self._session, self._settings
+        summaries = read_summaries(session.run)
+        with run_files(session.store, session.run, summaries) as files:
+            facts = describe(session.store, session.run)
+            note, root = session.reporter.note, _artifact_root(settings)
+            shown = publish_or_note(note, summaries, facts, settings.mlflow.url, files, status, root)
+        self.shown = shown or self.shown
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._publish("FINISHED")
+        else:
+            self._publish("FAILED" if issubclass(kind, Exception) else "KILLED")
+
+
+def _artifact_root(settings: Settings) -> Path | None:
+    return None if settings.mlflow.is_http else settings.home / "mlflow" / "artifacts"

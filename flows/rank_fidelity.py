@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from flows.parameters import DEFAULT_CONFIG, Engine, Group, Prompts
+from flows.parameters import Engine, Group, Prompts
+from flows.settings import DEFAULT_CONFIG
 
 
 @flow(name="solrl-rank-fidelity", persist_result=False)

@@ -1,6 +1,6 @@
-"""Runs that died: shown as Running by servers that cannot know, closed here after saying so."""
+"""Runs that died: servers go on showing them as running; closed here, after saying so."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import httpx
@@ -15,19 +15,61 @@ from flows.presence import find_absent, forget
 from flows.servers import Report
 from flows.settings import Settings
 
+if TYPE_CHECKING:
+    from solrl_tasks.tracking.mlflow_run import Status
+
 UNFINISHED: Final = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 
 
-def close_dead_runs(settings: Settings, report: Report) -> int:
-    """Mark as Crashed the flow runs that began on this machine and whose process is gone.
+def close_all_dead(settings: Settings, report: Report) -> int:
+    """Close what died in both servers, which must be answering.
 
     Returns:
-        How many there were.
+        How many runs there were.
     """
+    return close_dead_flow_runs(settings, report) + close_dead_mlflow_runs(settings, report)
+
+
+def close_dead_flow_runs(settings: Settings, report: Report) -> int:
+    """Mark as Crashed the flow runs that began on this machine and whose process is gone."""
     closed = 0
+    absent = find_absent(settings)
+    if not absent:
+        return 0
     with get_client(sync_client=True) as client:
-        for flow_run_id in find_absent(settings):
+        for flow_run_id in absent:
             closed += _close(client, settings, flow_run_id, report)
+    return closed
+
+
+def close_dead_mlflow_runs(settings: Settings, report: Report) -> int:
+    """End the MLflow runs that are RUNNING while no process has the run of the store open.
+
+    Those whose iterations are all committed are FINISHED, the others KILLED; running them again reopens them.
+    """
+    if not (settings.store_root / "store.json").exists():
+        return 0
+    from flows.publishing import rebuild_run, store_id
+    from solrl_tasks.store.root import Store
+    from solrl_tasks.store.runs import list_runs
+    from solrl_tasks.tracking.mlflow_client import connect
+
+    store = Store(settings.store_root)
+    found = {run.run_id: run.status for run in list_runs(store)}
+    query = f"attributes.status = 'RUNNING' and tags.`solrl.store_id` = '{store_id(store)}'"
+    closed = 0
+    with connect(settings.mlflow.url) as client:
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        for run in client.search_runs(experiments, query, max_results=1000):
+            run_id = run.data.tags["solrl.run_id"]
+            if found.get(run_id) == "running":
+                continue
+            status: Status = "FINISHED" if found.get(run_id) == "finished" else "KILLED"
+            report(f"MLflow: run {run_id!r} is shown as RUNNING but no process has it open; ended as {status}")
+            client.set_terminated(run.info.run_id, status)
+            if run_id in found:
+                rebuild_run(settings, store, run_id, status)
+            closed += 1
     return closed
 
 
@@ -41,12 +83,9 @@ def _close(client: SyncPrefectClient, settings: Settings, flow_run_id: UUID, rep
         return False
     dead = flow_run.state is not None and flow_run.state.type in UNFINISHED
     if dead:
-        report(
-            f"Prefect: run {flow_run.name!r} is shown as Running but its process is gone; marked as Crashed"
-        )
-        state: State[Any] = Crashed(
-            message="Its process was killed or the machine went down. The same command goes on from there."
-        )
+        report(f"Prefect: run {flow_run.name!r} is shown as Running but its process is gone; marked as Crashed")
+        message = "Its process was killed or the machine went down. The same command goes on from there."
+        state: State[Any] = Crashed(message=message)
         client.set_flow_run_state(flow_run_id, state, force=True)
         _crash_tasks(client, flow_run_id)
     forget(settings, flow_run_id)

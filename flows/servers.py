@@ -173,10 +173,7 @@ def running_servers(settings: Settings, report: Report) -> Iterator[list[Running
 def _ensure(spec: ServerSpec, settings: Settings, report: Report) -> Running | None:
     """The server to start or to take over; None where one answers that is not ours to stop."""
     if not spec.address.is_http:
-        report(
-            f"{spec.name}: writing straight to {spec.address.url} ({spec.address.chosen_by}); "
-            "no server is started"
-        )
+        report(f"{spec.name}: writing straight to {spec.address.url} ({spec.address.chosen_by}); no server is started")
         return None
     answer = probe(spec)
     if answer == "foreign":
@@ -184,11 +181,7 @@ def _ensure(spec: ServerSpec, settings: Settings, report: Report) -> Running | N
     note = _note(settings, spec)
     if answer == "answers":
         left = _left_behind(note, spec)
-        whose = (
-            "left by a command that was killed; stopped with this one"
-            if left
-            else "already running; left as it is"
-        )
+        whose = "left by a command that was killed; stopped with this one" if left else "already running; left as it is"
         elsewhere = f", named by {spec.address.chosen_by}" if spec.address.origin == "environment" else ""
         report(f"{spec.name}: using {spec.address.url}{elsewhere} ({whose})")
         return Running(spec, left, note, taken_over=True) if left else None

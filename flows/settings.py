@@ -14,6 +14,7 @@ from solrl_tasks.tracking import telemetry
 LOOPBACK: Final = "127.0.0.1"
 PREFECT_PORT: Final = 4200
 MLFLOW_PORT: Final = 5000
+DEFAULT_CONFIG: Final = "configs/embedded.yaml"
 PROJECT: Final = Path(__file__).resolve().parent.parent
 
 Origin = Literal["default", "option", "environment"]

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, runtime
+from prefect.states import Failed
 
+from flows.errors import UserError, is_for_people
 from flows.iteration import iteration, registered
 from flows.parameters import (
-    DEFAULT_CONFIG,
     Engine,
     Group,
     Iterations,
@@ -21,7 +22,7 @@ from flows.parameters import (
 )
 from flows.presence import present
 from flows.reporting import current_reporter
-from flows.settings import Settings
+from flows.settings import DEFAULT_CONFIG, Settings
 
 
 def _name() -> str:
@@ -46,7 +47,7 @@ def train(
     lr: LearningRate = None,
     seed: Seed = None,
     config: str = DEFAULT_CONFIG,
-) -> dict[str, Any]:
+) -> Any:
     """Align a model on its own samples: explore many cheaply, train on the best and worst alone.
 
     A parameter that is left out has the value of the config file.
@@ -63,11 +64,6 @@ def train(
         seed: seed of the whole run.
         config: recipe file, from the current folder or the project's.
     """
-    # The stages bring torch and diffusers; a deployment is registered without them.
-    from flows.publishing import conclude
-    from solrl_tasks.stages.session import open_session
-
-    settings = Settings.read()
     asked: dict[str, object] = {
         "iterations": iterations,
         "explore_steps": explore_steps,
@@ -78,15 +74,36 @@ def train(
         "lr": lr,
         "seed": seed,
     }
-    recipe, base = read_recipe(config, asked)
     name = run_id or runtime.flow_run.name
-    reporter = current_reporter()
+    try:
+        return _train(name, config, asked)
+    except Exception as error:
+        if is_for_people(error):
+            return Failed(message=str(error))
+        raise
+
+
+def _train(run_id: str, config: str, asked: dict[str, object]) -> dict[str, Any]:
+    # The stages bring torch and diffusers; a deployment is registered without them.
+    from flows.publishing import Publisher
+    from solrl_tasks.stages.reporter import Reporters
+    from solrl_tasks.stages.session import open_session, prepare
+    from solrl_tasks.tracking.artifacts import ProgressReporter
+
+    settings = Settings.read()
+    recipe, base = read_recipe(config, asked)
+    try:
+        prepare(recipe, base)
+    except (ValueError, LookupError) as error:
+        raise UserError(f"{config}: {error}") from error
+    reporter = Reporters(current_reporter(), ProgressReporter(run_id))
     with (
-        present(settings, runtime.flow_run.id, name),
-        open_session(settings.store_root, name, recipe, reporter, base) as session,
-        registered(session),
-        conclude(session),
+        present(settings, runtime.flow_run.id, run_id),
+        open_session(settings.store_root, run_id, recipe, reporter, base) as session,
+        Publisher(settings, session) as publisher,
+        registered(session, publisher),
     ):
         for step in range(recipe.iterations + 1):
-            iteration(name, step)
-    return {"run_id": name, "iterations": recipe.iterations}
+            iteration(run_id, step)
+    url = publisher.shown.url if publisher.shown else ""
+    return {"run_id": run_id, "iterations": recipe.iterations, "mlflow": url}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from flows.commands.options import Home, MlflowPort, PrefectPort
-from flows.console import say
+from flows.console import say, shown_command
 from flows.errors import UserError
 from flows.processes import raise_on_termination
 from flows.servers import Running, running_servers
@@ -21,20 +21,16 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
     raise_on_termination()
     settings.apply()
     os.environ.setdefault("PREFECT_RUNNER_POLL_FREQUENCY", "2")
-    if (
-        profile
-        and profile[1].rstrip("/") != settings.prefect.url
-        and settings.prefect.origin != "environment"
-    ):
+    if profile and profile[1].rstrip("/") != settings.prefect.url and settings.prefect.origin != "environment":
         say(
             f"Prefect: your profile {profile[0]!r} names {profile[1]}, which is not used here. "
             f"To use that server: PREFECT_API_URL={profile[1]} solrl up"
         )
     with suppress(KeyboardInterrupt), running_servers(settings, say) as started, watched(started) as ended:
         from flows.deployments import serve_deployments
-        from flows.recovery import close_dead_runs
+        from flows.recovery import close_all_dead
 
-        close_dead_runs(settings, say)
+        close_all_dead(settings, say)
         _welcome(settings)
         serve_deployments()
         say("Stopping …")
@@ -52,9 +48,7 @@ def watched(started: list[Running]) -> Iterator[list[str]]:
         while not done.wait(2.0):
             for server in started:
                 if server.exit_code() is not None:
-                    ended.append(
-                        f"{server.spec.name}: the server ended by itself, exit code {server.exit_code()}"
-                    )
+                    ended.append(f"{server.spec.name}: the server ended by itself, exit code {server.exit_code()}")
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
 
@@ -68,6 +62,7 @@ def watched(started: list[Running]) -> Iterator[list[str]]:
 def _welcome(settings: Settings) -> None:
     usual = settings.prefect.origin == "default"
     prefix = "" if usual else f"PREFECT_API_URL={settings.prefect.url} "
+    prefect = shown_command("prefect")
     ui = settings.prefect.url.removesuffix("/api")
     say()
     say(f"Prefect  {ui}")
@@ -75,7 +70,7 @@ def _welcome(settings: Settings) -> None:
     say(f"Home     {settings.home}")
     say()
     say("Serving solrl/train and solrl-rank-fidelity/default. In another shell, in this folder:")
-    say(f"  {prefix}prefect deployment run solrl/train --watch")
-    say(f"  {prefix}prefect deployment run solrl/train -p run_id=mine -p explore_steps=4 --watch")
+    say(f"  {prefix}{prefect} deployment run solrl/train --watch")
+    say(f"  {prefix}{prefect} deployment run solrl/train -p run_id=mine -p explore_steps=4 --watch")
     say("Ctrl-C stops what was started here.")
     say()

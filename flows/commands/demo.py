@@ -1,0 +1,114 @@
+"""``solrl demo``: the main job on the model in the repository, from nothing to a table."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from flows.commands.options import Home, MlflowPort, PrefectPort
+from flows.console import console, say, shown_command
+from flows.errors import UserError
+from flows.processes import raise_on_termination
+from flows.servers import running_servers
+from flows.settings import DEFAULT_CONFIG, Settings
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+    from solrl_tasks.tracking.summary import Summary
+
+INTERRUPTED = 130
+
+
+def demo(
+    run_id: Annotated[str, typer.Option("--run-id", help="Name of the run.")] = "demo",
+    config: Annotated[str, typer.Option("--config", help="Recipe file.")] = DEFAULT_CONFIG,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="How many in all.  [default: the recipe's]")
+    ] = None,
+    home: Home = None,
+    prefect_port: PrefectPort = None,
+    mlflow_port: MlflowPort = None,
+) -> None:
+    """Train the embedded model here and now, and show what came of it. The same command goes on where it stopped."""
+    settings = Settings.read(home, prefect_port, mlflow_port)
+    settings.apply()
+    _quiet()
+    from flows.parameters import read_recipe
+
+    recipe, _ = read_recipe(config, {"iterations": iterations})
+    raise_on_termination()
+    parameters = {"run_id": run_id, "config": config, "iterations": iterations}
+    try:
+        with running_servers(settings, say) as started:
+            result, flow_run_id = _run(settings, parameters, recipe.iterations)
+            summaries = _show(settings, run_id)
+        _where_to_look(settings, summaries, result, flow_run_id, bool(started))
+    except KeyboardInterrupt:
+        say(f"Stopped. `{shown_command('solrl')} demo` goes on where it stopped.")
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _quiet() -> None:
+    """Keep the terminal for the run: logs are on the servers, and nothing is asked of any hub."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+
+
+def _run(settings: Settings, parameters: dict[str, Any], iterations: int) -> tuple[dict[str, Any], UUID | None]:
+    from flows.recovery import close_all_dead
+    from flows.reporting import use_reporter
+    from flows.train import train
+    from solrl_tasks.tracking.terminal import RichReporter
+
+    close_all_dead(settings, say)
+    say()
+    with RichReporter(console, iterations) as reporter, use_reporter(reporter):
+        state: State[Any] = train(**parameters, return_state=True)  # type: ignore[assignment]
+    if not state.is_completed():
+        error = state.result(raise_on_failure=False)
+        if isinstance(error, Exception) and not str(state.message):
+            raise error
+        raise UserError(str(state.message))
+    return state.result(), state.state_details.flow_run_id
+
+
+def _show(settings: Settings, run_id: str) -> "list[Summary]":
+    from flows.publishing import device_kind, first_record, read_summaries
+    from solrl_tasks.store.root import Store
+    from solrl_tasks.store.runs import view_run
+    from solrl_tasks.tracking.terminal import results
+
+    store = Store(settings.store_root)
+    view = view_run(store, run_id)
+    summaries = read_summaries(view)
+    console.print(results(summaries, device_kind(first_record(store, view))))
+    return summaries
+
+
+def _where_to_look(
+    settings: Settings, summaries: "list[Summary]", result: dict[str, Any], flow_run_id: UUID | None, stopped: bool
+) -> None:
+    solrl, run_id = shown_command("solrl"), result["run_id"]
+    pictures = [(s.step, name) for s in summaries for name in s.images]
+    say()
+    if pictures:
+        step, name = pictures[-1]
+        picture = settings.store_root / "runs" / run_id / "iterations" / f"{step:04d}" / name
+        say(f"Picture      {_short(picture)}")
+    say(f"All metrics  {solrl} runs show {run_id}")
+    say(f"Adapter      {solrl} export {run_id} DIR")
+    say(f"Prefect run  {settings.prefect.url.removesuffix('/api')}/runs/flow-run/{flow_run_id}")
+    if result["mlflow"]:
+        say(f"MLflow run   {result['mlflow']}")
+    if stopped:
+        say(f"The servers that show the last two are stopped; `{solrl} up` starts them again.")
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

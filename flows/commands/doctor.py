@@ -1,0 +1,130 @@
+"""``solrl doctor``: what is installed, what can run, what lies in the store, what died."""
+
+import importlib.metadata
+import os
+import platform
+from collections import Counter
+from typing import Final
+
+from flows.commands.options import Home, MlflowPort, PrefectPort
+from flows.console import format_bytes, say
+from flows.servers import ServerSpec, mlflow_server, prefect_server, probe
+from flows.settings import Settings, profile_url
+
+PACKAGES: Final = (
+    "sol-rl",
+    "torch",
+    "diffusers",
+    "transformers",
+    "peft",
+    "numpy",
+    "prefect",
+    "mlflow",
+    "zarr",
+)
+
+
+def doctor(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowPort = None) -> None:
+    """Report versions, engines, store and servers, and close the runs that died in them."""
+    profile = profile_url()
+    settings = Settings.read(home, prefect_port, mlflow_port)
+    os.environ.update(settings.environment())
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    _versions()
+    _engines()
+    _store(settings)
+    _servers(settings, profile)
+
+
+def _versions() -> None:
+    say("Versions")
+    say(f"  python        {platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in PACKAGES:
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found = "not installed"
+        say(f"  {name:<13} {found}")
+
+
+def _engines() -> None:
+    import torch
+
+    from solrl_tasks.engines.base import hardware_name, report_engines
+    from solrl_tasks.workers.numerics import default_device
+
+    device = default_device()
+    say("\nDevice and engines")
+    say(f"  device        {device}: {hardware_name(device)}, {torch.get_num_threads()} threads on the CPU")
+    for name, availability in report_engines(device).items():
+        say(f"  {name:<16} {'available' if availability.ok else 'not available'}: {availability.reason}")
+
+
+def _store(settings: Settings) -> None:
+    say(f"\nStore {settings.store_root}")
+    if not (settings.store_root / "store.json").exists():
+        say("  nothing yet: `solrl demo` makes it")
+        return
+    from solrl_tasks.store.pool import describe_pools
+    from solrl_tasks.store.root import Store
+    from solrl_tasks.store.runs import list_runs
+
+    store = Store(settings.store_root)
+    runs, pools = list_runs(store), describe_pools(store)
+    counts = Counter(run.status for run in runs)
+    say(f"  runs          {len(runs)}" + "".join(f", {counts[status]} {status}" for status in sorted(counts)))
+    for run in runs:
+        if run.status == "interrupted":
+            say(f"    {run.run_id}: interrupted; the same run id goes on where it stopped")
+        elif run.status == "damaged":
+            say(f"    {run.run_id}: its configuration is damaged; put it back from a copy, or use another run id")
+    partial = [pool for pool in pools if pool.partial]
+    size = format_bytes(sum(pool.bytes for pool in pools))
+    say(f"  pools         {len(pools)}, {len(partial)} of them partly filled, {size}")
+    for pool in partial:
+        filled = ", ".join(f"{name} {100 * part:.0f} %" for name, part in pool.filled.items()) or "empty"
+        say(f"    {pool.key[:12]}: {filled}; a run that needs the rest computes only that")
+    aside = len(list(store.quarantine.glob("*.why.txt")))
+    if aside:
+        say(f"  quarantine    {aside} damaged objects, in {store.quarantine}; they are computed again when needed")
+
+
+def _servers(settings: Settings, profile: tuple[str, str] | None) -> None:
+    say("\nServers")
+    prefect, mlflow = prefect_server(settings), mlflow_server(settings)
+    prefect_up, mlflow_up = _server(prefect), _server(mlflow)
+    if profile and profile[1].rstrip("/") != settings.prefect.url:
+        say(f"  your Prefect profile {profile[0]!r} names {profile[1]}; PREFECT_API_URL={profile[1]} would use it")
+    say("\nRuns that died")
+    closed = 0
+    if prefect_up:
+        from flows.recovery import close_dead_flow_runs
+
+        closed += close_dead_flow_runs(settings, _indented)
+    if mlflow_up:
+        from flows.recovery import close_dead_mlflow_runs
+
+        closed += close_dead_mlflow_runs(settings, _indented)
+    unasked = [spec.name for spec, up in ((prefect, prefect_up), (mlflow, mlflow_up)) if not up]
+    if unasked:
+        say(f"  {' and '.join(unasked)} could not be asked; start them with `solrl up`, which looks as well")
+    elif not closed:
+        say("  none")
+
+
+def _server(spec: ServerSpec) -> bool:
+    if not spec.address.is_http:
+        say(f"  {spec.name:<8} writes straight to {spec.address.url} ({spec.address.chosen_by})")
+        return True
+    answer = probe(spec)
+    words = {
+        "answers": "answers",
+        "silent": "does not answer; `solrl up` starts it" if spec.address.is_local else "does not answer",
+        "foreign": f"is something else; choose another port with {spec.port_option} or {spec.port_variable}",
+    }
+    say(f"  {spec.name:<8} {spec.address.url} {words[answer]}")
+    return answer == "answers"
+
+
+def _indented(text: str) -> None:
+    say(f"  {text}")

@@ -1,0 +1,44 @@
+"""``solrl track``: MLflow made again from the store."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from flows.commands.options import Home, MlflowPort
+from flows.console import say
+from flows.errors import UserError
+from flows.home import open_store
+from flows.settings import Settings
+
+if TYPE_CHECKING:
+    from solrl_tasks.tracking.mlflow_run import Status
+
+STATUS: "Final[dict[str, Status]]" = {"running": "RUNNING", "finished": "FINISHED"}
+app = typer.Typer(help="Make trackers show what the store holds.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Make trackers show what the store holds."""
+
+
+@app.command()
+def rebuild(
+    run: Annotated[str, typer.Argument(help="Run id.")], home: Home = None, mlflow_port: MlflowPort = None
+) -> None:
+    """Log a run to MLflow again, from its committed summaries; what is there already is left alone."""
+    from flows.publishing import rebuild_run
+    from solrl_tasks.store.runs import list_runs
+
+    store = open_store(home)
+    settings = Settings.read(home, mlflow_port=mlflow_port)
+    settings.apply()
+    found = {info.run_id: info for info in list_runs(store)}
+    if run not in found:
+        raise UserError(f"no run {run!r} in {store.root}; there is {', '.join(found) or 'none'}")
+    found_there = rebuild_run(settings, store, run, STATUS.get(found[run].status, "KILLED"))
+    for note in found_there.run.notes:
+        say(f"note: {note}")
+    if found_there.replaced:
+        say(f"MLflow run {found_there.replaced} differed and was set aside: {'; '.join(found_there.differences)}")
+    say(f"{found_there.points} values of run {run} are in MLflow: {found_there.run.url or found_there.run.uri}")
