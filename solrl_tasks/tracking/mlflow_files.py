@@ -94,18 +94,14 @@ def _dataset_inputs(run: Any) -> list[Any]:
     return [] if run.inputs is None else list(run.inputs.dataset_inputs)
 
 
-def _log_images(
-    client: Any, run: Any, summaries: Sequence[Summary], folder: Callable[[int], Path]
-) -> list[str]:
+def _log_images(client: Any, run: Any, summaries: Sequence[Summary], folder: Callable[[int], Path]) -> list[str]:
     notes = []
     sizes = _sizes(client, run.info.run_id, "samples")
     for summary in summaries:
         for name in summary.images:
             source, target = folder(summary.step) / name, image_path(summary.step, name)
             if not source.is_file():
-                notes.append(
-                    f"MLflow does not show image {name} of step {summary.step}: {source} is not there"
-                )
+                notes.append(f"MLflow does not show image {name} of step {summary.step}: {source} is not there")
             elif sizes.get(target) != source.stat().st_size:
                 _log_chart_image(client, run, summary, source)
                 _log_as(client, run.info.run_id, source.read_bytes(), target)

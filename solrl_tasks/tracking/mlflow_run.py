@@ -102,6 +102,25 @@ def publish(
     return MlflowRun(run_id=run_id, experiment_id=experiment, uri=uri, url=url, notes=tuple(notes))
 
 
+def set_aside(facts: RunFacts, uri: str) -> str | None:
+    """Tag the MLflow run that stands for a run as superseded, so that the next ``publish`` makes a new one.
+
+    Returns:
+        The id of that MLflow run, None if there was none.
+
+    Raises:
+        TrackingError: MLflow cannot be reached or refuses.
+    """
+    with connect(uri.rstrip("/")) as client:
+        experiment = client.get_experiment_by_name(facts.experiment)
+        found = None if experiment is None else _find(client, experiment.experiment_id, facts)
+        if found is None:
+            return None
+        client.set_tag(found.info.run_id, SUPERSEDED, "a rebuild")
+        client.set_terminated(found.info.run_id, "KILLED")
+        return str(found.info.run_id)
+
+
 def publish_or_note(
     note: Callable[[str], None],
     summaries: Sequence[Summary],
@@ -150,9 +169,7 @@ def _find_or_create(
 
 def _find(client: Any, experiment: str, facts: RunFacts) -> Any | None:
     query = f"tags.`solrl.run_id` = '{facts.run_id}' and tags.`solrl.store_id` = '{facts.store_id}'"
-    candidates = client.search_runs(
-        [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"]
-    )
+    candidates = client.search_runs([experiment], query, max_results=1000, order_by=["attributes.start_time ASC"])
     standing = [run for run in candidates if SUPERSEDED not in run.data.tags]
     return standing[0] if standing else None
 
@@ -256,11 +273,7 @@ def flatten(tree: dict[str, JsonValue]) -> dict[str, str]:
 
 def _leaves(prefix: str, value: JsonValue) -> list[tuple[str, JsonValue]]:
     if isinstance(value, dict) and value:
-        return [
-            leaf
-            for name, item in value.items()
-            for leaf in _leaves(f"{prefix}.{name}" if prefix else name, item)
-        ]
+        return [leaf for name, item in value.items() for leaf in _leaves(f"{prefix}.{name}" if prefix else name, item)]
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         return [leaf for position, item in enumerate(value) for leaf in _leaves(f"{prefix}.{position}", item)]
     return [(prefix, value)]

@@ -183,9 +183,7 @@ def hours_name(device_kind: str) -> str:
 def eval_names(summaries: Sequence[Summary]) -> list[str]:
     """The held-out rewards that some iteration has, without the prefix ``eval/``."""
     names = dict.fromkeys(name for summary in summaries for name in sorted(summary.metrics))
-    return [
-        n.removeprefix("eval/") for n in names if n.startswith("eval/") and not n.startswith("eval/gain_")
-    ]
+    return [n.removeprefix("eval/") for n in names if n.startswith("eval/") and not n.startswith("eval/gain_")]
 
 
 def value(summary: Summary, name: str, digits: int = 3) -> str:

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from PIL import Image
 
 from solrl_tasks.config.recipe import Recipe
@@ -76,3 +77,17 @@ def iteration_folder(tmp_path) -> Callable[[int], Path]:
         return path
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory) -> bytes:
+    """An MLflow database without runs: making its tables takes seconds, copying it none."""
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def uri(tmp_path, empty_database) -> str:
+    (tmp_path / "mlflow.db").write_bytes(empty_database)
+    return f"sqlite:///{tmp_path}/mlflow.db"

@@ -18,9 +18,7 @@ def cell(value, size=64, reward=0.5):
 
 
 def row(prompt="a red circle", best=3, worst=2, size=64):
-    return GridRow(
-        prompt, tuple(cell(i, size) for i in range(best)), tuple(cell(99 + i, size) for i in range(worst))
-    )
+    return GridRow(prompt, tuple(cell(i, size) for i in range(best)), tuple(cell(99 + i, size) for i in range(worst)))
 
 
 def test_same_input_makes_the_same_bytes():
@@ -49,9 +47,7 @@ def test_enlarging_keeps_pixels_crisp():
     image = np.asarray(make_grid([GridRow("x", (Cell(checker, checker, 0.1, 0.2),), ())], GridText("")))
     big = np.kron(checker[..., 0], np.ones((2, 2), np.uint8))
     windows = np.lib.stride_tricks.sliding_window_view(image[..., 0], (SIDE, SIDE))
-    assert any(
-        np.array_equal(windows[y, x], big) for y, x in np.argwhere(windows[:, :, 0, 0] == big[0, 0])[:40000]
-    )
+    assert any(np.array_equal(windows[y, x], big) for y, x in np.argwhere(windows[:, :, 0, 0] == big[0, 0])[:40000])
 
 
 @pytest.mark.parametrize("size", [16, 64, 100, 512])

@@ -14,20 +14,6 @@ from solrl_tasks.tracking.mlflow_run import SENDING, SENT, SUPERSEDED, flatten, 
 from solrl_tasks.tracking.points import points
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    """An empty MLflow database: making its tables takes seconds, copying it none."""
-    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path.read_bytes()
-
-
-@pytest.fixture
-def uri(tmp_path, template):
-    (tmp_path / "mlflow.db").write_bytes(template)
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "artifacts"
@@ -223,9 +209,7 @@ def test_an_image_cut_short_is_logged_again(uri, root, facts, make_summary, iter
 
 
 def test_an_image_that_is_gone_is_told(uri, root, facts, make_summary, iteration_folder):
-    run = publish(
-        [make_summary(0, images=["lost.png"])], facts, uri, RunFiles(iteration_folder), artifact_root=root
-    )
+    run = publish([make_summary(0, images=["lost.png"])], facts, uri, RunFiles(iteration_folder), artifact_root=root)
     assert "lost.png" in run.notes[0]
 
 

@@ -18,9 +18,7 @@ def plain(width=80):
 
 
 def terminal(width=80):
-    return Console(
-        file=io.StringIO(), width=width, force_terminal=True, highlight=False, legacy_windows=False
-    )
+    return Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False, legacy_windows=False)
 
 
 def text(console):
@@ -94,9 +92,7 @@ def test_a_stage_that_fails_gives_the_terminal_back():
     with pytest.raises(KeyboardInterrupt), RichReporter(console) as reporter:
         reporter.progress(1, "explore", 1, 4, "blocks")
         raise KeyboardInterrupt
-    assert text(console).endswith("\x1b[?25h") or text(console).rfind("\x1b[?25h") > text(console).rfind(
-        "\x1b[?25l"
-    )
+    assert text(console).endswith("\x1b[?25h") or text(console).rfind("\x1b[?25h") > text(console).rfind("\x1b[?25l")
 
 
 def test_a_line_never_breaks_a_terminal_line():
