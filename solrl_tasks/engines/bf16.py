@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from solrl_tasks.config.base import Frozen
-from solrl_tasks.engines.base import Availability, device_present
+from solrl_tasks.engines.base import Availability, Engine, device_present
 from solrl_tasks.engines.layers import MatmulLayer, MergedLayer, RolloutLayer
 from solrl_tasks.engines.merging import MergingEngine
 
@@ -43,12 +43,8 @@ class Bf16Engine(MergingEngine):
     def _compute(self) -> str:
         dtypes = sorted({str(layer.weight.dtype).removeprefix("torch.") for layer in self._layers.values()})
         if dtypes == ["float32"]:
-            return (
-                _FLOAT32
-                if self.device.type == "cpu"
-                else "bf16 (computed in float32: the base was loaded so)"
-            )
+            return _FLOAT32 if self.device.type == "cpu" else "bf16 (computed in float32: the base was loaded so)"
         return ", ".join(dtypes)
 
 
-ENGINE = Bf16Engine
+ENGINE: type[Engine] = Bf16Engine

@@ -66,9 +66,7 @@ class MergingEngine(ABC):
 
     def attach(self, base: nn.Module, scope: LayerScope) -> None:
         if self._twin is not None:
-            raise EngineError(
-                f"engine {self.name!r} is attached already: build another one for another network"
-            )
+            raise EngineError(f"engine {self.name!r} is attached already: build another one for another network")
         _check_device(base, self.device, self.name)
         match = scope.resolve(base)
         twin, skipped = share(base), dict(match.skipped)
@@ -129,9 +127,7 @@ class MergingEngine(ABC):
 
     def _check_paths(self, lora: LoraState | None) -> frozenset[str]:
         if self._base is None:
-            raise EngineError(
-                f"engine {self.name!r} is not attached: call attach with the base network first"
-            )
+            raise EngineError(f"engine {self.name!r} is not attached: call attach with the base network first")
         if lora is None:
             return frozenset()
         if not lora.paths:
@@ -191,9 +187,7 @@ def _matmul(root: nn.Module, path: str) -> MatmulLayer:
     except AttributeError as error:
         raise EngineError(f"LoRA layer {path}: the network has no such layer") from error
     if not is_matmul(layer):
-        raise EngineError(
-            f"LoRA layer {path} is a {type(layer).__name__}, not a Linear or 1x1 convolution layer"
-        )
+        raise EngineError(f"LoRA layer {path} is a {type(layer).__name__}, not a Linear or 1x1 convolution layer")
     return cast(MatmulLayer, layer)
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from solrl_tasks.config.base import Frozen
-from solrl_tasks.engines.base import Availability, device_present
+from solrl_tasks.engines.base import Availability, Engine, device_present
 from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
 from solrl_tasks.engines.merging import MergingEngine
 from solrl_tasks.engines.numerics.nvfp4 import BlockShape, ScaleMode, why_not
@@ -41,11 +41,7 @@ class NVFP4EmulatedEngine(MergingEngine):
     @classmethod
     def available(cls, device: torch.device) -> Availability:
         present = device_present(device)
-        return (
-            Availability(True, f"{present.reason}; emulated: its speed is not NVFP4's")
-            if present.ok
-            else present
-        )
+        return Availability(True, f"{present.reason}; emulated: its speed is not NVFP4's") if present.ok else present
 
     @classmethod
     def numerics(cls, options: Any, device_class: str) -> dict[str, str]:
@@ -64,9 +60,7 @@ class NVFP4EmulatedEngine(MergingEngine):
         return reason or NVFP4Layer(source, block, self._quantizer, self._values_dtype)
 
     def _compute(self) -> str:
-        return (
-            f"nvfp4 values multiplied in {str(self._values_dtype).removeprefix('torch.')}, summed in float32"
-        )
+        return f"nvfp4 values multiplied in {str(self._values_dtype).removeprefix('torch.')}, summed in float32"
 
 
-ENGINE = NVFP4EmulatedEngine
+ENGINE: type[Engine] = NVFP4EmulatedEngine

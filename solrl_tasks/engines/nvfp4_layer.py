@@ -35,9 +35,7 @@ class ActivationQuantizer:
         quantizer: what does the work.
     """
 
-    def __init__(
-        self, scale: ScaleMode, dtype: torch.dtype, quantizer: Quantizer = quantize_activation
-    ) -> None:
+    def __init__(self, scale: ScaleMode, dtype: torch.dtype, quantizer: Quantizer = quantize_activation) -> None:
         self._scale: ScaleMode = scale
         self._dtype = dtype
         self._quantizer = quantizer
@@ -86,9 +84,7 @@ class NVFP4Layer(RolloutLayer):
     ) -> None:
         super().__init__()
         rows, columns, device = *source.weight.shape[:2], source.weight.device
-        self.register_buffer(
-            "weight", torch.empty(rows, columns, dtype=dtype, device=device), persistent=False
-        )
+        self.register_buffer("weight", torch.empty(rows, columns, dtype=dtype, device=device), persistent=False)
         self.register_buffer("weight_scale", torch.empty((), device=device), persistent=False)
         self.bias = source.bias
         self._block: BlockShape = block
@@ -114,7 +110,7 @@ class NVFP4Layer(RolloutLayer):
         y = _matmul_float32(quantized.values, self.weight).mul_(quantized.scale * self.weight_scale)
         if self.bias is not None:
             y.add_(self.bias)
-        return y.to(x.dtype).view(*x.shape[:-1], -1)
+        return y.to(x.dtype).view(*x.shape[:-1], self.weight.shape[0])
 
 
 def _matmul_float32(x: Tensor, weight: Tensor) -> Tensor:

@@ -48,6 +48,11 @@ def test_the_output_has_the_dtype_of_the_input():
         assert torch.equal(layer(x), layer(x.float()).bfloat16())
 
 
+def test_no_rows_give_no_rows():
+    with torch.no_grad():
+        assert make_layer()[1](torch.empty(0, 7, 64)).shape == (0, 7, 48)
+
+
 def test_gradients_are_refused_and_not_cut():
     _, layer = make_layer()
     with pytest.raises(EngineError, match="no gradients"):
