@@ -79,9 +79,13 @@ class Engine(Protocol):
 
     name: ClassVar[str]
     version: ClassVar[str]
-    Options: ClassVar[type[Frozen]]
 
     def __init__(self, options: Any, device: torch.device) -> None: ...
+
+    @property
+    def Options(self) -> type[Frozen]:
+        """A class attribute: the class of ``options``; without fields where there is nothing to choose."""
+        ...
 
     @classmethod
     def available(cls, device: torch.device) -> Availability:

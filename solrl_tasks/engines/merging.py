@@ -70,18 +70,19 @@ class MergingEngine(ABC):
         _check_device(base, self.device, self.name)
         match = scope.resolve(base)
         twin, skipped = share(base), dict(match.skipped)
+        layers: dict[str, RolloutLayer] = {}
         for path in match.replaced:
             layer = self._replacement(_matmul(base, path))
             if isinstance(layer, str):
                 skipped[path] = layer
             else:
                 twin.set_submodule(path, layer, strict=True)
-                self._layers[path] = layer
-        if not self._layers:
+                layers[path] = layer
+        if not layers:
             reasons = "; ".join(f"{path}: {reason}" for path, reason in skipped.items()) or "it has none"
             raise EngineError(f"engine {self.name!r} can replace no layer of this network ({reasons})")
-        self._base, self._twin = base, twin
-        self._replaced, self._skipped = tuple(self._layers), skipped
+        self._base, self._twin, self._layers = base, twin, layers
+        self._replaced, self._skipped = tuple(layers), skipped
 
     @torch.no_grad()
     def sync(self, lora: LoraState | None) -> SyncReport:

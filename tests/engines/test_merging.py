@@ -230,6 +230,25 @@ def test_a_rule_that_matches_nothing_is_an_error(name):
         attach(name, make_net(), LayerScope(include=(r"layers\..*",)))
 
 
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_attachment_that_failed_leaves_no_trace(name, monkeypatch):
+    engine = build("engine", name, {}, CPU)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        made = []
+
+        def fail_second(self, source):
+            if made:
+                raise MemoryError
+            made.append(source)
+            return type(self)._original(self, source)
+
+        patch.setattr(type(engine), "_original", type(engine)._replacement, raising=False)
+        patch.setattr(type(engine), "_replacement", fail_second)
+        engine.attach(make_net(), SCOPE)
+    engine.attach(make_net(), LayerScope(include=(r"blocks\.2",)))
+    assert engine.sync(None).synced == 1
+
+
 def test_a_network_on_another_device_is_refused():
     with pytest.raises(EngineError, match="is for cpu, the base network is on meta"):
         attach("bf16", make_net().to("meta"))
