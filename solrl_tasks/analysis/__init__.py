@@ -1,0 +1,1 @@
+"""What can be learnt from rewards that are already in the store."""

@@ -1,0 +1,78 @@
+"""Means with what is known of their error."""
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from solrl_tasks.config.base import Frozen
+
+
+def _from_null(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+def _to_null(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+Figure = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(_from_null),
+    PlainSerializer(_to_null, return_type=float | None, when_used="json"),
+]
+"""A number that may be NaN, which is null in JSON."""
+
+
+class Estimate(Frozen):
+    """A mean over independent units, such as prompts.
+
+    Attributes:
+        mean: NaN where there is nothing to average.
+        stderr: standard error of the mean, from the sample standard deviation; NaN with fewer than two units.
+        n: units averaged.
+        excluded: units left out because they had no value.
+    """
+
+    mean: Figure
+    stderr: Figure
+    n: Annotated[int, Field(ge=0)]
+    excluded: Annotated[int, Field(ge=0)] = 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} ± {self.stderr:.2g} (n={self.n})"
+
+
+def mean_estimate(values: NDArray[np.floating]) -> Estimate:
+    """The mean of independent units.
+
+    Args:
+        values: one number a unit, any shape; a non-finite one is left out and counted.
+    """
+    every = np.asarray(values, dtype=np.float64).ravel()
+    found = every[np.isfinite(every)]
+    n = len(found)
+    mean = float(found.mean()) if n else math.nan
+    stderr = float(found.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    return Estimate(mean=mean, stderr=stderr, n=n, excluded=len(every) - n)
+
+
+def paired_difference(after: NDArray[np.floating], before: NDArray[np.floating]) -> Estimate:
+    """The mean of ``after - before`` over units measured twice.
+
+    With the same prompts and seeds on both sides it is far better known than either mean.
+
+    Args:
+        after: one number a unit.
+        before: the same units in the same order; a unit with a non-finite value on either side is left out.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if np.shape(after) != np.shape(before):
+        raise ValueError(f"paired values must have one shape, found {np.shape(after)} and {np.shape(before)}")
+    with np.errstate(invalid="ignore"):
+        return mean_estimate(np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64))

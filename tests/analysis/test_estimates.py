@@ -1,0 +1,66 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from solrl_tasks.analysis.estimates import Estimate, mean_estimate, paired_difference
+
+
+def test_mean_and_standard_error():
+    found = mean_estimate(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert (found.mean, found.n, found.excluded) == (2.5, 4, 0)
+    assert found.stderr == pytest.approx((5 / 3) ** 0.5 / 2)
+
+
+def test_units_without_a_value_are_left_out_and_counted():
+    found = mean_estimate(np.array([[1.0, np.nan], [3.0, np.inf]]))
+    assert (found.mean, found.n, found.excluded) == (2.0, 2, 2)
+
+
+def test_what_cannot_be_known_is_nan():
+    empty, single = mean_estimate(np.array([np.nan])), mean_estimate(np.array([2.0]))
+    assert math.isnan(empty.mean)
+    assert math.isnan(empty.stderr)
+    assert (empty.n, empty.excluded) == (0, 1)
+    assert single.mean == 2.0
+    assert math.isnan(single.stderr)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [2.0], []])
+def test_json_round_trip_has_null_for_nan(values):
+    found = mean_estimate(np.array(values))
+    text = found.model_dump_json()
+    assert "NaN" not in text
+    assert json.loads(text) == found.model_dump(mode="json")
+    back = Estimate.model_validate_json(text)
+    assert (back.n, back.excluded) == (found.n, found.excluded)
+    assert (back.mean, back.stderr) == pytest.approx((found.mean, found.stderr), nan_ok=True)
+
+
+def test_estimates_are_frozen():
+    with pytest.raises(ValidationError):
+        mean_estimate(np.array([1.0])).mean = 2.0
+
+
+def test_stderr_covers_the_spread_of_means():
+    random = np.random.default_rng(0)
+    many = [mean_estimate(random.standard_normal(16)) for _ in range(2000)]
+    assert np.mean([e.stderr**2 for e in many]) == pytest.approx(np.var([e.mean for e in many]), rel=0.1)
+
+
+def test_pairing_removes_what_both_sides_share():
+    random = np.random.default_rng(0)
+    prompts = 10 * random.standard_normal(64)
+    before, after = prompts + 0.1 * random.standard_normal(64), prompts + 0.5 + 0.1 * random.standard_normal(64)
+    gain = paired_difference(after, before)
+    assert gain.mean == pytest.approx(0.5, abs=4 * gain.stderr)
+    assert gain.stderr < mean_estimate(after).stderr / 20
+
+
+def test_pairs_need_both_sides():
+    gain = paired_difference(np.array([1.0, np.nan, np.inf]), np.array([0.5, 1.0, np.inf]))
+    assert (gain.mean, gain.n, gain.excluded) == (0.5, 1, 2)
+    with pytest.raises(ValueError, match="one shape"):
+        paired_difference(np.zeros(2), np.zeros(3))
