@@ -49,11 +49,13 @@ def evaluate(session: Session, job: EvaluateJob) -> StageOutcome:
             "scores": {name: _listed(values) for name, values in scores.items()},
         }
         images = {"samples.png": _sample_grid(job.pool, pool)} if job.pool.store_images else {}
-        found = save_evaluation(session.store, spec, content, images)
+        ref = save_evaluation(session.store, spec, content, images)
+    else:
+        ref = found.ref
     return StageOutcome(
         stage="evaluate",
         state=filled.state,
-        ref=found.ref,
+        ref=ref,
         message=", ".join(f"{name} {e['mean']:.3f} ± {e['stderr']:.3f}" for name, e in estimates.items()),
         seconds=time.perf_counter() - started,
         device_seconds=filled.device_seconds,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from solrl_tasks.config.recipe import RewardSpec, SamplingSpec
-from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.rewards.base import reward_id
+from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session

@@ -31,7 +31,7 @@ def iteration_grid(session: Session, course: "Course") -> bytes | None:
     rows = session.recipe.tracking.grid_prompts
     if rows == 0 or course.pool is None or course.samples is None:
         return None
-    kept = np.flatnonzero((course.samples.indices >= 0).any(axis=1))[:rows]
+    kept = np.flatnonzero(course.samples.kept)[:rows]
     if not len(kept):
         return None
     pool, samples = course.pool.open(session), course.samples.open(session)

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec, SamplingSpec
-from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.rewards.base import reward_id
+from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
@@ -38,6 +39,12 @@ class SamplesJob:
     rewards: tuple[RewardSpec, ...]
     indices: NDArray[np.int64]
     store_images: bool = False
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Groups that were not left out, bool [P]."""
+        kept: NDArray[np.bool_] = self.indices[:, 0] >= 0
+        return kept
 
     def open(self, session: Session) -> Samples:
         """The samples in the store, made if they are new.
@@ -81,7 +88,7 @@ class SamplesJob:
 def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
     """Sample, decode and score what is missing of the chosen seeds."""
     started = time.perf_counter()
-    kept = int((job.indices >= 0).any(axis=1).sum())
+    kept = int(job.kept.sum())
     what = f"{kept} prompts x {job.indices.shape[1]} seeds"
     session.reporter.stage_started(job.step, job.stage, what)
     samples = job.open(session)

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import RewardSpec, SelectSpec
-from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.rewards.base import reward_id
+from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import candidate_seed
 from solrl_tasks.selection.groups import select_groups
 from solrl_tasks.selection.scores import weighted_scores
@@ -17,7 +18,7 @@ from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import selection_spec
 from solrl_tasks.store.pool import Pool
-from solrl_tasks.store.selections import Selection, find_selection, save_selection
+from solrl_tasks.store.selections import Selection, find_selection, load_selection, save_selection
 
 Scores = NDArray[np.float64]
 
@@ -86,7 +87,8 @@ def _make(session: Session, job: SelectJob, pool: Pool) -> Selection:
         "reasons": {str(row): reason for row, reason in chosen.reasons.items()},
         "pool_digest": _pool_digest(job, pool),
     }
-    return save_selection(session.store, _spec(job, pool), chosen.indices, notes)
+    spec = _spec(job, pool)
+    return load_selection(session.store, save_selection(session.store, spec, chosen.indices, notes))
 
 
 def _pool_digest(job: SelectJob, pool: Pool) -> str:

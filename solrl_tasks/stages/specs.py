@@ -7,7 +7,8 @@ from typing import Any
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, SamplingSpec, UpdateSpec
 from solrl_tasks.models.lora import BASE_DIGEST, LoraState
-from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.rewards.base import reward_id
+from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import SEED_SCHEME
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.refs import Ref

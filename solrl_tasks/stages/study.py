@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solrl_tasks.analysis.estimates import Estimate
+from solrl_tasks.analysis.ranks import whole_groups
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.recipe import ExtensionSpec, SamplingSpec
 from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.explore import PoolJob, explore
 from solrl_tasks.stages.iteration import Call, direct
-from solrl_tasks.stages.ranks import group_metrics
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import BASE
@@ -20,7 +20,7 @@ class ProxyRanks(Frozen):
     """One proxy against the reference: estimates over prompts.
 
     Attributes:
-        metrics: spearman, kendall, overlap, contrast, contrast_ideal, contrast_share.
+        metrics: as in ``analysis.ranks.whole_groups``.
         computed: blocks that were sampled for it now; 0 means that it was cached.
     """
 
@@ -144,7 +144,7 @@ def measure_ranks(session: Session, study: RankStudy, call: Call = direct) -> Ra
         session.run.note_ref(0, f"{engine}-{steps}", outcome.ref)
         scores = proxy_scores(job, job.open(session), job.rewards)
         computed = int(str(outcome.details["blocks_computed"]))
-        metrics = group_metrics(scores, truth, study.keep)
+        metrics = whole_groups(scores, truth, study.keep)
         proxies.append(ProxyRanks(engine=engine, steps=steps, metrics=metrics, pool=outcome.ref, computed=computed))
     return RankFidelity(
         reference_engine=study.reference.engine.name,

@@ -63,7 +63,7 @@ def _training_metrics(session: Session, course: "Course") -> Metrics:
     rewards = session.recipe.rewards
     proxy = proxy_scores(course.pool, pool, rewards)
     precise = sample_scores(course.samples, samples, rewards)
-    kept = (course.samples.indices >= 0).any(axis=1)
+    kept = course.samples.kept
     metrics: Metrics = {
         "reward/proxy": estimate(proxy),
         "reward/bf16": estimate(precise[kept]),

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.objectives.advantages import Advantages, advantages
-from solrl_tasks.rewards.scoring import make_reward, reward_id
+from solrl_tasks.rewards.base import reward_id
+from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.selection.scores import weighted_scores
 from solrl_tasks.stages.explore import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
@@ -111,7 +112,7 @@ def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, o
 
 def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantages:
     scores = sample_scores(job.samples, samples, job.rewards)
-    kept = (job.samples.indices >= 0).any(axis=1)
+    kept = job.samples.kept
     pool = None
     if session.recipe.update.advantage == "pool":
         pool = proxy_scores(job.pool, job.pool.open(session), job.rewards)

@@ -14,8 +14,8 @@ from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, RewardSpec
 from solrl_tasks.engines.base import Engine, EngineRecord, SyncReport, require_engine
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState, init_lora
-from solrl_tasks.rewards.base import Reward
-from solrl_tasks.rewards.scoring import make_reward, reward_id, score
+from solrl_tasks.rewards.base import Reward, reward_id
+from solrl_tasks.rewards.scoring import make_reward, score
 from solrl_tasks.sampling.identity import initial_noise
 from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work, WorkResult
 from solrl_tasks.workers.state import PolicyState, initial_state
@@ -96,6 +96,8 @@ class Device:
         Blocks that bring images or latents are only scored; the engine is touched when the first block needs it.
         """
         for work in blocks:
+            if work.latents is None and work.images is None:
+                self.engine(job.engine)  # loading is not what a block costs
             started = self._clock()
             latents, images, finite = self._images(job, work)
             rewards, failures = self._score(job, work, images, finite)
@@ -115,8 +117,8 @@ class Device:
 
     def train(self, job: TrainJob, policy: PolicyState) -> tuple[PolicyState, TrainResult]:
         """One update: ``optimizer_steps`` steps on the kept samples, then the lagged roles."""
-        started = self._clock()
         trainer = self._trainer(policy.current)
+        started = self._clock()
         conditioning = Conditioning.concatenate([self._encode(text) for text in job.texts])
         state, metrics = trainer.update(job, policy, conditioning)
         self.counters.updates += job.update.optimizer_steps

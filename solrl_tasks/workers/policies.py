@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch import Tensor
+
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.policies import load_policy, save_policy
@@ -16,7 +18,7 @@ def save_state(store: Store, spec: dict[str, Any], state: PolicyState, extra: di
     Args:
         extra: JSON that goes beside the counters, such as the metrics of the update that made it.
     """
-    tensors = {role: state.role(role).weights for role in ROLES}
+    tensors: dict[str, dict[str, Tensor]] = {role: state.role(role).weights for role in ROLES}
     if state.optimizer:
         tensors["optimizer"] = state.optimizer
     meta = {

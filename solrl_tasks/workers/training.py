@@ -97,7 +97,7 @@ class Trainer:
                 # Multiplying by zero would keep the NaN: such a micro-batch must not reach the gradient at all.
                 tally.skipped += 1
                 continue
-            (terms.loss.sum() / len(rows)).backward()
+            torch.autograd.backward(terms.loss.sum() / len(rows))
             done += len(part)
             tally.rows += len(part)
             tally.add("loss", terms.loss)

@@ -1,0 +1,93 @@
+"""An exploration that was paid for is used again, and only what is missing is computed."""
+
+import pytest
+
+from solrl_tasks.stages.iteration import run_step
+
+SEEDS = 8
+EVALUATION = 2 * 2 * 2
+"""Forwards of a baseline: prompts x seeds x steps."""
+
+
+def first_iteration(session):
+    run_step(session, 0)
+    return run_step(session, 1)
+
+
+def forwards(session):
+    return session.worker.counters.forwards
+
+
+@pytest.fixture
+def paid(opened):
+    """A store in which the first iteration of the micro recipe is done; its summary."""
+    with opened("paid") as session:
+        return first_iteration(session)
+
+
+REGENERATE = 2 * 4 * 3
+"""Forwards of regeneration: prompts x kept x steps."""
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"select__keep": 6},
+        {"update__objective": {"name": "nft", "options": {"beta": 0.1}}},
+        {"rewards": [{"name": "colourfulness", "weight": 2.0}]},
+        {"update__optimizer__lr": 0.02},
+    ],
+    ids=["keep", "objective", "weights", "lr"],
+)
+def test_what_does_not_touch_exploration_explores_nothing(opened, paid, overrides):
+    with opened("other", **overrides) as session:
+        summary = first_iteration(session)
+        assert summary.refs["explore"].key == paid.refs["explore"].key
+        assert summary.metrics["explore/blocks_computed"] == 0
+
+
+def test_a_new_weight_that_keeps_the_order_reuses_the_samples_as_well(opened, paid):
+    with opened("other", rewards=[{"name": "colourfulness", "weight": 2.0}]) as session:
+        first_iteration(session)
+        assert session.worker.counters.decoded == EVALUATION / 2
+
+
+def test_a_new_reward_is_scored_on_kept_images_without_a_forward(opened, paid):
+    rewards = [{"name": "colourfulness"}, {"name": "tests.support.rewards:darkness"}]
+    with opened("other", rewards=rewards, evaluate__every=0, audit__every=0) as session:
+        summary = run_step(session, 1)
+        assert summary.refs["explore"].key == paid.refs["explore"].key
+        assert session.worker.counters.scored >= 2 * SEEDS
+        # Another score may keep other seeds: those alone are sampled.
+        assert forwards(session) <= REGENERATE
+
+
+def test_more_candidates_pay_for_the_new_half_alone(opened, paid):
+    with opened("other", explore__candidates=2 * SEEDS, evaluate__every=0, audit__every=0) as session:
+        summary = run_step(session, 1)
+        assert summary.refs["explore"].key == paid.refs["explore"].key
+        explored = forwards(session) - REGENERATE
+        assert explored <= 2 * SEEDS * 2
+        assert summary.metrics["explore/blocks_computed"] == 4
+        assert summary.metrics["explore/blocks_reused"] == 4
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{"explore__steps": 3}, {"explore__engine": {"name": "bf16"}}, {"seed": 8}, {"explore__sampler": "dpm2"}],
+    ids=["steps", "engine", "seed", "sampler"],
+)
+def test_what_changes_bits_makes_another_pool(opened, paid, overrides):
+    with opened("other", **overrides) as session:
+        summary = first_iteration(session)
+        assert summary.refs["explore"].key != paid.refs["explore"].key
+        assert summary.metrics["explore/blocks_reused"] == 0
+
+
+def test_a_moved_store_still_resolves(opened, paid, tmp_path, recipe_of):
+    from solrl_tasks.stages.session import open_session
+
+    (tmp_path / "store").rename(tmp_path / "moved")
+    with open_session(tmp_path / "moved", "paid", recipe_of()) as session:
+        first_iteration(session)
+        assert session.worker.counters.loads == 0

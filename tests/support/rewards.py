@@ -1,0 +1,27 @@
+"""Rewards of a user's own, as tests need them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def darkness(images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping[str, Any]]) -> list[float]:
+    """One minus the mean brightness."""
+    return [1.0 - float(image.mean()) / 255.0 for image in images]
+
+
+def constant(images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The same for everything."""
+    return [0.5] * len(images)
+
+
+def broken(images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Never a number."""
+    return [float("nan")] * len(images)
+
+
+def flaky(images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Infinite for the darker half of the images, brightness for the rest."""
+    values = images.reshape(len(images), -1).mean(axis=1) / 255.0
+    return [float("inf") if value < np.median(values) else float(value) for value in values]
