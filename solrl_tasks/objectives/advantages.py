@@ -71,9 +71,7 @@ def _pool(rewards: NDArray[np.floating] | None, kept: NDArray[np.bool_]) -> NDAr
     if rewards is None:
         raise ValueError('advantage statistics "pool" need the rewards of the whole pool: pass pool_rewards')
     if rewards.ndim != 2 or rewards.shape[:1] != kept.shape:
-        raise ValueError(
-            f"pool_rewards must be [P, N] with the {len(kept)} prompts of kept, found {rewards.shape}"
-        )
+        raise ValueError(f"pool_rewards must be [P, N] with the {len(kept)} prompts of kept, found {rewards.shape}")
     return _masked(np.asarray(rewards, dtype=np.float64), kept)
 
 

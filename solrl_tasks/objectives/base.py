@@ -108,7 +108,5 @@ def require(velocity: Tensor | None, role: Role, objective: str) -> Tensor:
         ValueError: it was not evaluated.
     """
     if velocity is None:
-        raise ValueError(
-            f"objective {objective!r} needs the velocity of role {role!r}: evaluate all its roles"
-        )
+        raise ValueError(f"objective {objective!r} needs the velocity of role {role!r}: evaluate all its roles")
     return velocity

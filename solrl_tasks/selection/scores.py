@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def weighted_scores(
-    rewards: Mapping[str, NDArray[np.floating]], weights: Mapping[str, float]
-) -> NDArray[np.float64]:
+def weighted_scores(rewards: Mapping[str, NDArray[np.floating]], weights: Mapping[str, float]) -> NDArray[np.float64]:
     """The weighted sum of raw rewards; it does not depend on the order in which rewards are named.
 
     Args:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -21,6 +21,7 @@ def groups(*rows):
 tied = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=30)
 
 
+@settings(deadline=None)
 @given(tied)
 def test_correlations_are_those_of_scipy_with_ties(pairs):
     proxy, true = np.array(pairs, dtype=np.float64).T
@@ -32,6 +33,7 @@ def test_correlations_are_those_of_scipy_with_ties(pairs):
     assert ours == pytest.approx(theirs, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(tied, st.randoms(use_true_random=False), st.integers(2, 6))
 def test_nothing_depends_on_the_order_of_candidates(pairs, order, keep):
     shuffled = list(pairs)
@@ -43,11 +45,13 @@ def test_nothing_depends_on_the_order_of_candidates(pairs, order, keep):
         assert estimate.mean == pytest.approx(theirs[name].mean, abs=1e-9, nan_ok=True)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_increasing_transforms_of_the_proxy_change_nothing(seed):
     proxy, true = correlated(2, 20, 0.5, seed)
-    for name, estimate in whole_groups(np.exp(3 * proxy) - 7, true, 6).items():
-        assert estimate.mean == pytest.approx(whole_groups(proxy, true, 6)[name].mean, abs=1e-12)
+    plain, transformed = whole_groups(proxy, true, 6), whole_groups(np.exp(3 * proxy) - 7, true, 6)
+    for name, estimate in transformed.items():
+        assert estimate.mean == pytest.approx(plain[name].mean, abs=1e-12)
 
 
 def test_a_perfect_proxy():
@@ -68,7 +72,7 @@ def test_a_reversed_proxy():
 
 
 def test_a_proxy_that_knows_nothing_is_at_chance():
-    found = whole_groups(*correlated(1500, 96, 0.0), 24)
+    found = whole_groups(*correlated(500, 96, 0.0), 24)
     chance = {"spearman": 0, "overlap_best": 12 / 96, "overlap_worst": 12 / 96, "contrast_share": 0, "rank_best": 48.5}
     for name, value in chance.items():
         assert found[name].mean == pytest.approx(value, abs=4 * found[name].stderr), name
@@ -76,11 +80,11 @@ def test_a_proxy_that_knows_nothing_is_at_chance():
 
 def test_gaussian_rewards_give_the_known_figures():
     rho = 0.6
-    found = whole_groups(*correlated(1500, 96, rho), 24)
-    assert found["spearman"].mean == pytest.approx(6 / np.pi * np.arcsin(rho / 2), abs=0.01)
-    assert found["kendall"].mean == pytest.approx(2 / np.pi * np.arcsin(rho), abs=0.01)
-    assert found["contrast_ideal"].mean == pytest.approx(3.25, abs=0.03)
-    assert found["contrast_share"].mean == pytest.approx(rho, abs=0.01)
+    found = whole_groups(*correlated(500, 96, rho), 24)
+    assert found["spearman"].mean == pytest.approx(6 / np.pi * np.arcsin(rho / 2), abs=0.015)
+    assert found["kendall"].mean == pytest.approx(2 / np.pi * np.arcsin(rho), abs=0.015)
+    assert found["contrast_ideal"].mean == pytest.approx(3.25, abs=0.05)
+    assert found["contrast_share"].mean == pytest.approx(rho, abs=0.015)
 
 
 def test_overlap_is_that_of_sets_where_nothing_ties():

@@ -63,9 +63,7 @@ def test_pulls_take_one_weight_a_row():
     weights = torch.linspace(0, 2, 5, dtype=torch.float64)
     whole = core_gradient(torch.zeros(5), y, old, v, old=(weights, old))
     rows = [
-        core_gradient(
-            torch.zeros(1), *(x[i : i + 1] for x in (y, old, v)), old=(float(weights[i]), old[i : i + 1])
-        )
+        core_gradient(torch.zeros(1), *(x[i : i + 1] for x in (y, old, v)), old=(float(weights[i]), old[i : i + 1]))
         for i in range(5)
     ]
     assert torch.allclose(whole, torch.cat(rows))

@@ -17,9 +17,7 @@ def nft(**options):
 
 def draw(dtype=torch.float64, seed=0, advantage=None):
     generator = torch.Generator().manual_seed(seed)
-    x0, eps, current, old, reference = (
-        torch.randn(SHAPE, generator=generator, dtype=dtype) for _ in range(5)
-    )
+    x0, eps, current, old, reference = (torch.randn(SHAPE, generator=generator, dtype=dtype) for _ in range(5))
     advantage = torch.linspace(-3, 3, 6, dtype=dtype) if advantage is None else advantage
     batch = MicroBatch(x0, eps, torch.linspace(0.1, 1.0, 6, dtype=dtype), advantage)
     return batch, Velocities(current.requires_grad_(), old, reference)
@@ -51,9 +49,7 @@ def released_loss(batch, velocities, beta, clip, kl):
         for branch in (beta * v + (1 - beta) * old, (1 + beta) * old - beta * v):
             error = x_t - t * branch - x0
             branches.append((error**2).mean() / max(float(error.detach().abs().double().mean()), 1e-5))
-        rows.append(
-            clip / beta * (r * branches[0] + (1 - r) * branches[1]) + kl * ((v - reference) ** 2).mean()
-        )
+        rows.append(clip / beta * (r * branches[0] + (1 - r) * branches[1]) + kl * ((v - reference) ** 2).mean())
     return torch.stack(rows)
 
 
@@ -85,10 +81,7 @@ def test_plain_velocity_loss_follows_the_core_identity(beta, kl):
 
 def test_plain_spaces_differ_by_the_square_of_time():
     batch, velocities = draw()
-    losses = [
-        nft(kl_weight=0, space=s, adaptive_weight=False).loss(batch, velocities).loss
-        for s in ("x0", "velocity")
-    ]
+    losses = [nft(kl_weight=0, space=s, adaptive_weight=False).loss(batch, velocities).loss for s in ("x0", "velocity")]
     assert torch.allclose(losses[0], losses[1] * batch.t.square(), rtol=1e-12)
 
 
@@ -160,17 +153,13 @@ def test_gradients_flow_through_current_alone():
 def test_packed_latents_reduce_over_all_but_the_batch():
     batch, velocities = draw()
     packed = MicroBatch(batch.x0.flatten(1), batch.eps.flatten(1), batch.t, batch.advantage)
-    flat = Velocities(
-        velocities.current.flatten(1), velocities.old.flatten(1), velocities.reference.flatten(1)
-    )
+    flat = Velocities(velocities.current.flatten(1), velocities.old.flatten(1), velocities.reference.flatten(1))
     assert torch.allclose(nft().loss(packed, flat).loss, nft().loss(batch, velocities).loss, rtol=1e-12)
 
 
 def test_half_precision_velocities_give_a_float32_loss():
     batch, velocities = draw(torch.float32)
-    half = Velocities(
-        *(300 * v.detach().half() for v in (velocities.current, velocities.old, velocities.reference))
-    )
+    half = Velocities(*(300 * v.detach().half() for v in (velocities.current, velocities.old, velocities.reference)))
     terms = nft(kl_weight=1.0, adaptive_weight=False).loss(batch, half)
     assert terms.loss.dtype == torch.float32
     assert torch.isfinite(terms.loss).all()
@@ -228,9 +217,7 @@ def test_found_by_name_with_its_options():
         build("objective", "nft", {"bta": 0.1})
 
 
-@pytest.mark.parametrize(
-    "options", [{"beta": 0}, {"clip": -1}, {"kl_weight": -1}, {"advantage_mode": "best"}]
-)
+@pytest.mark.parametrize("options", [{"beta": 0}, {"clip": -1}, {"kl_weight": -1}, {"advantage_mode": "best"}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValidationError):
         NftOptions(**options)

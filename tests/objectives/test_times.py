@@ -20,9 +20,7 @@ def test_grid_subset_draws_without_replacement():
 def test_the_whole_grid_can_be_asked_for_but_not_more():
     random = np.random.default_rng(0)
     assert sorted(draw_times("grid_subset", 10, GRID, random)) == sorted(GRID)
-    with pytest.raises(
-        ValueError, match="11 noise levels a sample are asked for, but the sampler's grid has 10"
-    ):
+    with pytest.raises(ValueError, match="11 noise levels a sample are asked for, but the sampler's grid has 10"):
         draw_times("grid_subset", 11, GRID, random)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solrl_tasks.config.extensions import build, list_extensions
@@ -25,6 +25,7 @@ def groups(draw):
 
 
 @by_rule
+@settings(deadline=None)
 @given(group=groups())
 def test_kept_are_distinct_valid_and_best_first(rule, group):
     scores, seeds, keep = group
@@ -40,6 +41,7 @@ def test_kept_are_distinct_valid_and_best_first(rule, group):
 
 
 @by_rule
+@settings(deadline=None)
 @given(group=groups(), order=st.randoms(use_true_random=False))
 def test_the_kept_seeds_do_not_depend_on_the_order_of_candidates(rule, group, order):
     scores, seeds, keep = group
@@ -52,6 +54,7 @@ def test_the_kept_seeds_do_not_depend_on_the_order_of_candidates(rule, group, or
 
 
 @by_rule
+@settings(deadline=None)
 @given(group=groups(), scale=st.sampled_from([0.125, 2.0, 1024.0]))
 def test_increasing_transforms_change_nothing(rule, group, scale):
     scores, seeds, keep = group
@@ -63,6 +66,7 @@ def test_increasing_transforms_change_nothing(rule, group, scale):
     assert np.array_equal(rule.select(scores, keep, seeds), rule.select(transformed, keep, seeds))
 
 
+@settings(deadline=None)
 @given(group=groups())
 def test_best_worst_takes_exactly_the_two_ends(group):
     scores, seeds, keep = group

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solrl_tasks.selection.scores import weighted_scores
@@ -20,6 +20,7 @@ def test_an_invalid_reward_makes_the_score_invalid_unless_its_weight_is_zero(bad
     assert weighted_scores(rewards, {"a": 0.0, "b": 1.0}).tolist() == [3.0, 4.0]
 
 
+@settings(deadline=None)
 @given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 2**32 - 1))
 def test_the_order_of_names_does_not_change_a_bit(order, seed):
     rng = np.random.default_rng(seed)
