@@ -39,9 +39,7 @@ def choose(choice: Choice, device_class: str) -> ComputeDtypes:
     if choice != "auto":
         return ComputeDtypes(torch.float32, _BY_NAME[choice], torch.float32, f"model.dtype is {choice}")
     if _has_bfloat16(device_class):
-        return ComputeDtypes(
-            torch.float32, torch.bfloat16, torch.float32, f"{device_class} computes bfloat16 fast"
-        )
+        return ComputeDtypes(torch.float32, torch.bfloat16, torch.float32, f"{device_class} computes bfloat16 fast")
     reason = f"float32 on {device_class}: bfloat16 is not fast on all of its kind"
     return ComputeDtypes(torch.float32, torch.float32, torch.float32, reason)
 

@@ -50,9 +50,7 @@ class LoraState:
                 )
         for name, tensor in self.weights.items():
             if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
-                raise LoraError(
-                    f"LoRA weight {name} must be contiguous float32 on the CPU, found {_describe(tensor)}"
-                )
+                raise LoraError(f"LoRA weight {name} must be contiguous float32 on the CPU, found {_describe(tensor)}")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -98,16 +96,12 @@ class LoraState:
             raise LoraError("only adapters of the same rank, alpha and target layers can be averaged")
         if decay in (0.0, 1.0):
             return (self if decay else other).clone()
-        mixed = {
-            name: decay * mine + (1.0 - decay) * other.weights[name] for name, mine in self.weights.items()
-        }
+        mixed = {name: decay * mine + (1.0 - decay) * other.weights[name] for name, mine in self.weights.items()}
         return LoraState(self.rank, self.alpha, mixed)
 
     def clone(self) -> "LoraState":
         """A copy that shares no memory."""
-        return LoraState(
-            self.rank, self.alpha, {name: tensor.clone() for name, tensor in self.weights.items()}
-        )
+        return LoraState(self.rank, self.alpha, {name: tensor.clone() for name, tensor in self.weights.items()})
 
     def save(self, path: Path) -> None:
         """Write one safetensors file that ``load`` reads back bit for bit."""
@@ -165,9 +159,7 @@ def matmul_shape(root: nn.Module, path: str) -> tuple[int, int]:
     except AttributeError as error:
         raise LoraError(f"LoRA target {path}: the model has no such layer") from error
     if not is_matmul(layer):
-        raise LoraError(
-            f"LoRA target {path} is a {type(layer).__name__}, not a Linear or 1x1 convolution layer"
-        )
+        raise LoraError(f"LoRA target {path} is a {type(layer).__name__}, not a Linear or 1x1 convolution layer")
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight.shape[0], weight.shape[1]

@@ -1,14 +1,13 @@
 """Diffusers pipelines, loaded quietly but completely."""
 
+import importlib
 import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import diffusers
 import torch
-import transformers
 from torch import nn
 
 from solrl_tasks.config.recipe import ModelSpec
@@ -17,11 +16,14 @@ from solrl_tasks.models.families.base import FamilyError
 from solrl_tasks.models.sources import INDEX, SourceError, fetch, read_config
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_LIBRARIES = (diffusers.utils.logging, transformers.utils.logging)
+_LIBRARIES = ("diffusers", "transformers")
 
 
-def load_pipeline(pipeline_class: Any, spec: ModelSpec, dtypes: ComputeDtypes, device: torch.device) -> Any:
+def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, device: torch.device) -> Any:
     """A pipeline with every part frozen, in evaluation mode, on ``device``.
+
+    Args:
+        class_name: the class of diffusers that the source must be.
 
     Raises:
         SourceError: the source is absent or damaged, or lacks weights that the library would make up.
@@ -29,15 +31,15 @@ def load_pipeline(pipeline_class: Any, spec: ModelSpec, dtypes: ComputeDtypes, d
     """
     folder = fetch(spec)
     found = read_config(folder, "", INDEX).get("_class_name")
-    if found != pipeline_class.__name__:
+    if found != class_name:
         raise FamilyError(
             f"model.source {spec.source!r} is a {found}, but model.family {spec.family!r} runs a "
-            f"{pipeline_class.__name__}: choose the family that fits"
+            f"{class_name}: choose the family that fits"
         )
     dtype = {"transformer": dtypes.transformer, "vae": dtypes.vae, "default": dtypes.text}
     try:
         with _silent_bars(), _complete(spec):
-            pipeline = pipeline_class.from_pretrained(
+            pipeline = _pipeline_class(class_name).from_pretrained(
                 folder, dtype=dtype, local_files_only=True, use_safetensors=True
             )
     except SourceError:
@@ -51,9 +53,21 @@ def load_pipeline(pipeline_class: Any, spec: ModelSpec, dtypes: ComputeDtypes, d
     return pipeline.to(device)
 
 
+def _pipeline_class(class_name: str) -> Any:
+    """A class of diffusers, imported only now (it takes seconds), without its talk of absent optional packages."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return getattr(importlib.import_module("diffusers"), class_name)
+    finally:
+        logger.setLevel(level)
+
+
 @contextmanager
 def _silent_bars() -> Iterator[None]:
-    shown = [library for library in _LIBRARIES if library.is_progress_bar_enabled()]
+    libraries = [importlib.import_module(f"{name}.utils.logging") for name in _LIBRARIES]
+    shown = [library for library in libraries if library.is_progress_bar_enabled()]
     for library in shown:
         library.disable_progress_bar()
     try:
@@ -80,7 +94,7 @@ class _Listener(logging.Handler):
 def _complete(spec: ModelSpec) -> Iterator[None]:
     """Turn random weights in place of absent ones, which the libraries only warn of, into an error."""
     listener = _Listener()
-    loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
+    loggers = [logging.getLogger(name) for name in _LIBRARIES]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(min(logger.getEffectiveLevel(), logging.WARNING))
@@ -93,6 +107,4 @@ def _complete(spec: ModelSpec) -> Iterator[None]:
             logger.setLevel(level)
     if listener.made_up:
         said = "; ".join(listener.made_up)
-        raise SourceError(
-            f"model.source {spec.source!r} lacks weights: copy it again. The library says: {said}"
-        )
+        raise SourceError(f"model.source {spec.source!r} lacks weights: copy it again. The library says: {said}")

@@ -89,9 +89,7 @@ class PolicyModel:
 
     def state(self, adapter: Adapter) -> LoraState:
         """A copy of an adapter's weights."""
-        return from_named(
-            self._rank, self._alpha, self._paths, lambda name: self._parameter(name, adapter).flatten(1)
-        )
+        return from_named(self._rank, self._alpha, self._paths, lambda name: self._parameter(name, adapter).flatten(1))
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
         """Names (as in ``LoraState.weights``) and parameters of ``current``, sorted by name."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,7 @@ def _checked(folder: Path, spec: ModelSpec) -> Path:
             "diffusers pipeline, as save_pretrained writes it"
         )
     if spec.revision is not None:
-        raise SourceError(
-            f"model.revision is {spec.revision!r}, but model.source {spec.source!r} is a folder: drop it"
-        )
+        raise SourceError(f"model.revision is {spec.revision!r}, but model.source {spec.source!r} is a folder: drop it")
     return folder
 
 
@@ -68,12 +67,18 @@ def fetch(spec: ModelSpec) -> Path:
     source = resolve_source(spec)
     if isinstance(source, Path):
         return source
-    from diffusers import DiffusionPipeline
-
     try:
-        return Path(DiffusionPipeline.download(source, revision=spec.revision, use_safetensors=True))
+        return _download(source, spec.revision)
     except Exception as error:
         raise SourceError(_explain(source, spec, error)) from error
+
+
+@cache
+def _download(hub_id: str, revision: str | None) -> Path:
+    """Once a process, so that a branch which moves meanwhile does not mix two versions."""
+    from diffusers import DiffusionPipeline
+
+    return Path(DiffusionPipeline.download(hub_id, revision=revision, use_safetensors=True))
 
 
 def _explain(hub_id: str, spec: ModelSpec, error: Exception) -> str:
@@ -118,9 +123,7 @@ def read_config(folder: Path, component: str, name: str = "config.json") -> dict
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise SourceError(
-            f"{path} cannot be read: {error}: the pipeline is incomplete, copy it again"
-        ) from error
+        raise SourceError(f"{path} cannot be read: {error}: the pipeline is incomplete, copy it again") from error
     if not isinstance(config, dict):
         raise SourceError(f"{path} holds no JSON object: the pipeline is damaged, copy it again")
     return config

@@ -122,9 +122,7 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise PromptsError(
-            f"prompts file {path} does not exist (looked in {path.parent.resolve()})"
-        ) from error
+        raise PromptsError(f"prompts file {path} does not exist (looked in {path.parent.resolve()})") from error
     except OSError as error:
         raise PromptsError(f"prompts file {path} cannot be read: {error.strerror}") from error
     try:
@@ -136,9 +134,7 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
             "save the file as UTF-8"
         ) from error
     if "\0" in text:
-        raise PromptsError(
-            f"prompts file {path} holds zero bytes, so it is no UTF-8 text: save the file as UTF-8"
-        )
+        raise PromptsError(f"prompts file {path} holds zero bytes, so it is no UTF-8 text: save the file as UTF-8")
     # Not splitlines(): that also breaks lines at characters which may stand inside a prompt.
     return list(enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1))
 
@@ -173,7 +169,5 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise PromptsError(f"{where}: {error}: use null or leave the key out") from error
     if not isinstance(record, dict):
-        raise PromptsError(
-            f'{where}: must be an object like {{"prompt": "..."}}, found {type(record).__name__}'
-        )
+        raise PromptsError(f'{where}: must be an object like {{"prompt": "..."}}, found {type(record).__name__}')
     return record

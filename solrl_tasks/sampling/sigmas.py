@@ -21,9 +21,7 @@ def shifted(steps: int, shift: float) -> list[float]:
         ValueError: ``steps`` or ``shift`` is not positive.
     """
     if steps < 1 or not shift > 0:
-        raise ValueError(
-            f"a sigma grid needs at least one step and a positive shift, found {steps} and {shift}"
-        )
+        raise ValueError(f"a sigma grid needs at least one step and a positive shift, found {steps} and {shift}")
     levels = [(steps - i) / steps for i in range(steps)]
     return [shift * s / (shift * s + (1.0 - s)) for s in levels] + [0.0]
 

@@ -24,9 +24,7 @@ def family(micro_model):
 def random_lora(family, preset):
     zero = init_lora(family.transformer, family.lora_targets(preset), rank=4, alpha=6.0, seed=0)
     generator = torch.Generator().manual_seed(0)
-    return LoraState(
-        4, 6.0, {k: 0.3 * torch.randn(v.shape, generator=generator) for k, v in zero.weights.items()}
-    )
+    return LoraState(4, 6.0, {k: 0.3 * torch.randn(v.shape, generator=generator) for k, v in zero.weights.items()})
 
 
 def our_image(family, lora, noise):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import ModelSpec
+from solrl_tasks.models.families import flux
 from solrl_tasks.models.families.base import Conditioning, FamilyError
 from solrl_tasks.models.families.flux import Flux, pack, unpack
 from solrl_tasks.models.sources import SourceError
@@ -72,6 +75,16 @@ def reference_images(folder, noise, steps):
 
 def test_the_family_is_found_by_name():
     assert find_extension("family", "flux") is Flux
+
+
+def test_naming_a_family_does_not_import_the_libraries():
+    code = (
+        "import sys; from solrl_tasks.config.recipe import ModelSpec\n"
+        "from solrl_tasks.models.families.flux import Flux; print(Flux.numerics(ModelSpec(), 'sm_90'))\n"
+        "assert not {'diffusers', 'transformers', 'peft'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert "bfloat16" in done.stdout
 
 
 def test_sampling_equals_the_pipeline(folder, family):
@@ -138,9 +151,7 @@ def test_gradients_flow_through_velocity(family):
 
 def test_rows_of_conditioning_must_match(family):
     with pytest.raises(ValueError, match="1 latents have 2 rows"):
-        family.velocity(
-            family.transformer, initial_noise([1], family.latent_shape), 0.5, family.encode(PROMPTS)
-        )
+        family.velocity(family.transformer, initial_noise([1], family.latent_shape), 0.5, family.encode(PROMPTS))
 
 
 def test_an_encoding_does_not_depend_on_its_neighbours(family):
@@ -189,7 +200,13 @@ def test_the_embedded_architecture_has_44_targets():
     from solrl_tasks.pretrain.architecture import EMBEDDED, build_pipeline
 
     transformer = build_pipeline(EMBEDDED).transformer
-    assert len(Flux.load.__globals__["_SCOPE"].resolve(transformer).replaced) == 44
+    assert len(flux.SCOPE.resolve(transformer).replaced) == 44
+
+
+def test_flux1_dev_has_the_418_quantisable_layers():
+    with torch.device("meta"):
+        transformer = FluxTransformer2DModel(guidance_embeds=True)
+    assert len(flux.SCOPE.resolve(transformer).replaced) == 418
 
 
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(micro_model):
@@ -265,8 +282,7 @@ def test_loading_leaves_the_libraries_as_they_were(micro_model, capfd):
     def settings():
         bars = [lib.utils.logging.is_progress_bar_enabled() for lib in (diffusers, transformers)]
         return bars, [
-            (logging.getLogger(n).level, len(logging.getLogger(n).handlers))
-            for n in ("diffusers", "transformers")
+            (logging.getLogger(n).level, len(logging.getLogger(n).handlers)) for n in ("diffusers", "transformers")
         ]
 
     before = settings()

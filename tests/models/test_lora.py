@@ -23,9 +23,7 @@ def random_state(seed: int = 0) -> LoraState:
 def same_bits(one: LoraState, other: LoraState) -> bool:
     if (one.rank, one.alpha, set(one.weights)) != (other.rank, other.alpha, set(other.weights)):
         return False
-    return all(
-        torch.equal(v.view(torch.int32), other.weights[k].view(torch.int32)) for k, v in one.weights.items()
-    )
+    return all(torch.equal(v.view(torch.int32), other.weights[k].view(torch.int32)) for k, v in one.weights.items())
 
 
 def test_a_fresh_adapter_is_the_base():

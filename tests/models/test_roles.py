@@ -15,9 +15,7 @@ PATHS = ("blocks.0.a", "blocks.1.a", "point")
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict({"a": nn.Linear(6, 6), "b": nn.Linear(6, 6)}) for _ in range(2)
-        )
+        self.blocks = nn.ModuleList(nn.ModuleDict({"a": nn.Linear(6, 6), "b": nn.Linear(6, 6)}) for _ in range(2))
         self.point = nn.Conv2d(6, 4, 1)
         self.a = nn.Linear(6, 6)
 
@@ -79,9 +77,7 @@ def test_each_role_computes_base_plus_its_own_delta(base, policy):
         policy.load(adapter, state)
     for adapter, state in states.items():
         with policy.role(adapter):
-            torch.testing.assert_close(
-                policy.module(x).detach(), merged(base, state, x), rtol=1e-4, atol=1e-5
-            )
+            torch.testing.assert_close(policy.module(x).detach(), merged(base, state, x), rtol=1e-4, atol=1e-5)
     with policy.role("reference"):
         assert torch.equal(policy.module(x), base(x))
 

@@ -9,8 +9,7 @@ from solrl_tasks.models.scope import OUTSIDE, LayerScope, ScopeError, matmul_pat
 def make_net() -> nn.Module:
     net = nn.Module()
     net.blocks = nn.ModuleList(
-        nn.ModuleDict({"norm": nn.Linear(4, 8), "proj_out": nn.Linear(4, 4), "act": nn.GELU()})
-        for _ in range(2)
+        nn.ModuleDict({"norm": nn.Linear(4, 8), "proj_out": nn.Linear(4, 4), "act": nn.GELU()}) for _ in range(2)
     )
     net.proj_out = nn.Linear(4, 4)
     net.point = nn.Conv2d(4, 4, 1)

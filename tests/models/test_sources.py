@@ -143,6 +143,14 @@ def test_failed_downloads_say_what_to_do(monkeypatch, error, message):
     assert "'owner/name'" in str(caught.value)
 
 
+def test_a_hub_id_is_resolved_once_a_process(monkeypatch, own_copy):
+    asked = []
+    monkeypatch.setattr(DiffusionPipeline, "download", lambda *a, **k: asked.append((a, k)) or str(own_copy))
+    spec = ModelSpec(source="owner/resolved-once", revision="v1")
+    assert fetch(spec) == fetch(spec) == own_copy
+    assert asked == [(("owner/resolved-once",), {"revision": "v1", "use_safetensors": True})]
+
+
 def test_an_absent_hub_id_offline_is_a_clear_error():
     code = (
         "from solrl_tasks.config.recipe import ModelSpec\n"

@@ -37,9 +37,7 @@ def test_a_subset_keeps_its_keys():
 
 
 def test_a_text_file_is_one_prompt_a_line(tmp_path):
-    path = write(
-        tmp_path, b'\xef\xbb\xbfa cat\r\n\r\n  two dogs \n\xe2\x80\xa8{"x": 1}\nna\xc3\xafve\x0bart\n\na cat'
-    )
+    path = write(tmp_path, b'\xef\xbb\xbfa cat\r\n\r\n  two dogs \n\xe2\x80\xa8{"x": 1}\nna\xc3\xafve\x0bart\n\na cat')
     prompts = read_prompts(path)
     assert prompts.texts == ("a cat", "two dogs", '{"x": 1}', "naïve\x0bart", "a cat")
     assert prompts.keys[0][:-2] == prompts.keys[4][:-2]

@@ -112,9 +112,7 @@ class Family(Protocol):
         """Encode prompts, each by itself, so that its encoding does not depend on the others. float32."""
         ...
 
-    def velocity(
-        self, module: nn.Module, x: Tensor, sigma: float | Tensor, conditioning: Conditioning
-    ) -> Tensor:
+    def velocity(self, module: nn.Module, x: Tensor, sigma: float | Tensor, conditioning: Conditioning) -> Tensor:
         """The velocity that ``module`` (the transformer or a twin of it) predicts; gradients flow through.
 
         Args:

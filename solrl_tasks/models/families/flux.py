@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
-from diffusers import FluxPipeline
 from torch import Tensor, nn
 
 from solrl_tasks.config.recipe import ModelSpec
@@ -27,7 +26,7 @@ PATCH = 2
 MAX_TEXT_TOKENS = 512
 _DECODE_PIXELS = 2**22
 
-_SCOPE = LayerScope(
+SCOPE = LayerScope(
     include=(r"transformer_blocks\..*", r"single_transformer_blocks\..*"),
     skip=(
         (r".*norm.*", "adaptive layer norm: few rows, sensitive"),
@@ -51,14 +50,12 @@ class Flux:
     name: ClassVar[str] = "flux"
     version: ClassVar[str] = "1"
 
-    def __init__(
-        self, spec: ModelSpec, device: torch.device, pipeline: Any, compute_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, spec: ModelSpec, device: torch.device, pipeline: Any, compute_dtype: torch.dtype) -> None:
         self.spec = spec
         self.device = device
         self.compute_dtype = compute_dtype
         self.transformer: nn.Module = pipeline.transformer
-        self.scope = _SCOPE
+        self.scope = SCOPE
         self.latent_shape = _latent_shape(spec, dict(pipeline.vae.config), dict(pipeline.transformer.config))
         self._pipeline = pipeline
         self._guided = bool(pipeline.transformer.config.guidance_embeds)
@@ -71,8 +68,9 @@ class Flux:
             raise FamilyError(
                 f"model.max_sequence_length {spec.max_sequence_length}: flux takes at most {MAX_TEXT_TOKENS}"
             )
+        cls.latent_shape_of(spec)
         chosen = dtypes.choose(spec.dtype, dtypes.device_class(device))
-        return cls(spec, device, load_pipeline(FluxPipeline, spec, chosen, device), chosen.transformer)
+        return cls(spec, device, load_pipeline("FluxPipeline", spec, chosen, device), chosen.transformer)
 
     @classmethod
     def numerics(cls, spec: ModelSpec, device_class: str) -> dict[str, str]:
@@ -92,9 +90,7 @@ class Flux:
     def lora_targets(self, preset: str) -> tuple[str, ...]:
         """``attention``: attention projections; ``all``: every Linear in the blocks but adaptive norms."""
         if preset not in _LORA_TARGETS:
-            raise FamilyError(
-                f"unknown LoRA targets {preset!r} for flux: there is {' and '.join(_LORA_TARGETS)}"
-            )
+            raise FamilyError(f"unknown LoRA targets {preset!r} for flux: there is {' and '.join(_LORA_TARGETS)}")
         return tuple(path for path in self._adaptable if re.fullmatch(_LORA_TARGETS[preset], path))
 
     @torch.no_grad()
@@ -105,9 +101,7 @@ class Flux:
         embeds, pooled = (torch.cat(parts).float() for parts in zip(*pairs, strict=True))
         return Conditioning({"embeds": embeds, "pooled": pooled})
 
-    def velocity(
-        self, module: nn.Module, x: Tensor, sigma: float | Tensor, conditioning: Conditioning
-    ) -> Tensor:
+    def velocity(self, module: nn.Module, x: Tensor, sigma: float | Tensor, conditioning: Conditioning) -> Tensor:
         """See ``Family``. In bfloat16 the network itself rounds sigma, as in diffusers' pipeline."""
         rows = len(x)
         if len(conditioning) != rows:
@@ -174,9 +168,7 @@ def unpack(tokens: Tensor, latent_shape: tuple[int, ...]) -> Tensor:
 def _latent_shape(spec: ModelSpec, vae: dict[str, Any], transformer: dict[str, Any]) -> tuple[int, ...]:
     cell = 2 ** (len(vae["block_out_channels"]) - 1)
     if spec.resolution % (cell * PATCH):
-        raise FamilyError(
-            f"model.resolution is {spec.resolution}: {spec.source!r} needs a multiple of {cell * PATCH}"
-        )
+        raise FamilyError(f"model.resolution is {spec.resolution}: {spec.source!r} needs a multiple of {cell * PATCH}")
     side = spec.resolution // cell
     return (int(transformer["in_channels"]) // PATCH**2, side, side)
 
@@ -189,9 +181,7 @@ def _grid(scheduler: dict[str, Any], latent_shape: tuple[int, ...]) -> Callable[
     """
     others = {k: v for k, v in scheduler.items() if k not in _GRID_OPTIONS and not k.startswith("_") and v}
     if others:
-        raise FamilyError(
-            f"scheduler_config.json sets {others}, which the flux family does not know: remove it"
-        )
+        raise FamilyError(f"scheduler_config.json sets {others}, which the flux family does not know: remove it")
     if not scheduler["use_dynamic_shifting"]:
         return lambda steps: grids.shifted(steps, scheduler["shift"])
     tokens = latent_shape[1] * latent_shape[2] // PATCH**2
