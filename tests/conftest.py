@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,13 @@ def prefect_server() -> Iterator[None]:
 
     with prefect_test_harness(server_startup_timeout=180):
         yield
+
+
+@pytest.fixture(scope="session")
+def micro_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random FluxPipeline of the embedded model's kind."""
+    from solrl_tasks.pretrain.architecture import MICRO, build_pipeline
+
+    folder = tmp_path_factory.mktemp("models") / "micro"
+    build_pipeline(MICRO).save_pretrained(folder)
+    return folder

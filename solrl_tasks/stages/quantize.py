@@ -10,6 +10,8 @@ from solrl_tasks.stages.session import Session
 def quantize(session: Session, job: PoolJob) -> StageOutcome:
     """An effect on the device, never a cache hit: nothing is stored but what is reported.
 
+    Its seconds are spent by this run and attributed to nothing: a pool that is used again needed no sync of its own.
+
     Returns:
         ``Skipped`` where every block that the job wants is in the store: then no weights are loaded at all.
     """
@@ -31,7 +33,6 @@ def quantize(session: Session, job: PoolJob) -> StageOutcome:
             message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {len(record.replaced)} layers replaced",
             seconds=time.perf_counter() - started,
             device_seconds=report.seconds,
-            attributed_seconds=report.seconds,
             details={"sync": report.model_dump(mode="json"), "engine": record.model_dump(mode="json")},
         )
     session.reporter.stage_finished(job.step, outcome)

@@ -155,9 +155,8 @@ def _attributed(session: Session, course: "Course") -> float:
     now = sum(outcome.attributed_seconds for outcome in course.outcomes.values())
     earlier = 0.0
     if course.step > 0:
-        before = session.run.summary(course.step - 1)
-        assert before is not None
-        earlier = float(before["metrics"]["gpu_hours/attributed"]) * SECONDS_PER_HOUR
+        before = session.run.summary(course.step - 1) or {"metrics": {}}
+        earlier = float(before["metrics"].get("gpu_hours/attributed", 0.0)) * SECONDS_PER_HOUR
     return earlier + now
 
 

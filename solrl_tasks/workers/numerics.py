@@ -4,19 +4,12 @@ import torch
 
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
+from solrl_tasks.models.dtypes import device_class
 
 
 def default_device() -> torch.device:
     """The accelerator where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def device_class(device: torch.device) -> str:
-    """The kind of arithmetic unit: ``cpu``, or ``sm_90`` and the like."""
-    if device.type != "cuda":
-        return device.type
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
 
 
 def describe_numerics(model: ModelSpec, engine: ExtensionSpec | None, device: torch.device) -> dict[str, str]:

@@ -1,8 +1,12 @@
 """An exploration that was paid for is used again, and only what is missing is computed."""
 
+import shutil
+
 import pytest
 
 from solrl_tasks.stages.iteration import run_step
+from solrl_tasks.stages.session import open_session
+from tests.support.micro import micro_recipe, write_prompts
 
 SEEDS = 8
 EVALUATION = 2 * 2 * 2
@@ -18,11 +22,31 @@ def forwards(session):
     return session.worker.counters.forwards
 
 
+@pytest.fixture(scope="module")
+def paid_store(micro_model, tmp_path_factory):
+    """A store in which the first iteration of the micro recipe is done, with its prompts and summary."""
+    folder = tmp_path_factory.mktemp("paid")
+    prompts = write_prompts(folder)
+    with open_session(folder / "store", "paid", micro_recipe(micro_model, prompts)) as session:
+        summary = first_iteration(session)
+    return folder / "store", prompts, summary
+
+
 @pytest.fixture
-def paid(opened):
-    """A store in which the first iteration of the micro recipe is done; its summary."""
-    with opened("paid") as session:
-        return first_iteration(session)
+def paid(paid_store, tmp_path):
+    """The summary of that iteration; a copy of the store is the test's own."""
+    shutil.copytree(paid_store[0], tmp_path / "store")
+    return paid_store[2]
+
+
+@pytest.fixture
+def opened(paid_store, micro_model, tmp_path):
+    """Opens a run in the copied store."""
+
+    def open_run(run_id, **overrides):
+        return open_session(tmp_path / "store", run_id, micro_recipe(micro_model, paid_store[1], **overrides))
+
+    return open_run
 
 
 REGENERATE = 2 * 4 * 3
@@ -84,10 +108,8 @@ def test_what_changes_bits_makes_another_pool(opened, paid, overrides):
         assert summary.metrics["explore/blocks_reused"] == 0
 
 
-def test_a_moved_store_still_resolves(opened, paid, tmp_path, recipe_of):
-    from solrl_tasks.stages.session import open_session
-
+def test_a_moved_store_still_resolves(paid, paid_store, micro_model, tmp_path):
     (tmp_path / "store").rename(tmp_path / "moved")
-    with open_session(tmp_path / "moved", "paid", recipe_of()) as session:
+    with open_session(tmp_path / "moved", "paid", micro_recipe(micro_model, paid_store[1])) as session:
         first_iteration(session)
         assert session.worker.counters.loads == 0
