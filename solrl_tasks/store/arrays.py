@@ -44,9 +44,7 @@ class BlockArray:
         self.rows: int = values.shape[0]
 
     @classmethod
-    def create(
-        cls, path: Path, rows: int, columns: int, chunk: int, item: tuple[int, ...], dtype: str
-    ) -> Self:
+    def create(cls, path: Path, rows: int, columns: int, chunk: int, item: tuple[int, ...], dtype: str) -> Self:
         """Make an empty array, all at once.
 
         Args:
@@ -152,9 +150,7 @@ class BlockArray:
             done[row, index] = self.read(row, index) is not None
         return done
 
-    def write(
-        self, row: int, index: int, values: NDArray[Any], record: int, seconds: float, written: int
-    ) -> None:
+    def write(self, row: int, index: int, values: NDArray[Any], record: int, seconds: float, written: int) -> None:
         """Write a block: values first, entry last.
 
         Args:

@@ -70,9 +70,7 @@ def reward_array(name: str) -> str:
         ValueError: the name is not ``name@version`` in letters, digits and ``_ . : + -``.
     """
     if not _REWARD_NAME.fullmatch(name):
-        raise ValueError(
-            f"reward {name!r}: the store needs name@version, in letters, digits and the signs _ . : + -"
-        )
+        raise ValueError(f"reward {name!r}: the store needs name@version, in letters, digits and the signs _ . : + -")
     return f"{REWARDS}/{name}"
 
 
@@ -246,9 +244,7 @@ class BlockFolder:
             parts[index] = values
         return np.stack([parts[column // self.chunk][column % self.chunk] for column in columns])
 
-    def write(
-        self, block: Block, arrays: Mapping[str, NDArray[Any]], seconds: float, record: dict[str, Any]
-    ) -> None:
+    def write(self, block: Block, arrays: Mapping[str, NDArray[Any]], seconds: float, record: dict[str, Any]) -> None:
         """Store arrays of a block. Those that are done, and that the block does not miss, stay as they are.
 
         Raises:
@@ -331,11 +327,7 @@ class BlockFolder:
             return f"{self.path} is damaged: it has no spec.json" if self.path.exists() else ""
         except DamagedError as error:
             return str(error)
-        fits = (
-            isinstance(stored, dict)
-            and set(stored) == {"spec", "shape"}
-            and key_of(stored["spec"]) == self.key
-        )
+        fits = isinstance(stored, dict) and set(stored) == {"spec", "shape"} and key_of(stored["spec"]) == self.key
         return "" if fits else f"{self.path} is damaged: its spec.json belongs to another key"
 
     def _publish(self) -> None:
@@ -385,9 +377,7 @@ class BlockFolder:
                 self._open(name)
             except DamagedError:
                 aside = self.store.move_aside(self.path / "data.zarr" / name, why)
-                logger.warning(
-                    "%s: %s; moved to %s, and its blocks count as not done", self.label, why, aside
-                )
+                logger.warning("%s: %s; moved to %s, and its blocks count as not done", self.label, why, aside)
 
     def _array_for(self, name: str, block: Block, values: NDArray[Any]) -> BlockArray:
         columns = self.columns

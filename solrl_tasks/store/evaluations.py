@@ -24,9 +24,7 @@ class Evaluation:
         return dict(sorted(self._files.items()))
 
 
-def save_evaluation(
-    store: Store, spec: dict[str, Any], content: dict[str, Any], images: Mapping[str, bytes]
-) -> Ref:
+def save_evaluation(store: Store, spec: dict[str, Any], content: dict[str, Any], images: Mapping[str, bytes]) -> Ref:
     """Store results (JSON) and encoded image files by name, such as ``grid.png``, all at once.
 
     Returns:

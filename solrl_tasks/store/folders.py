@@ -84,9 +84,7 @@ def load_folder(store: Store, kind: Kind, which: Ref | str) -> SealedFolder:
     found = _verified(store, kind, key)
     if isinstance(which, Ref) and which.digest != found.ref.digest:
         why = f"it holds {found.ref.digest[:12]}… where the reference expects {which.digest[:12]}…"
-        raise DamagedError(
-            store.path(found.ref), why, "the run that made the reference must redo its iteration"
-        )
+        raise DamagedError(store.path(found.ref), why, "the run that made the reference must redo its iteration")
     return found
 
 
@@ -100,9 +98,7 @@ def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise DamagedError(
-                path, f"the manifest names it, but it cannot be read ({error.strerror})"
-            ) from error
+            raise DamagedError(path, f"the manifest names it, but it cannot be read ({error.strerror})") from error
         if found != manifest["files"][name]:
             raise DamagedError(path, "its content does not match the sha256 in the manifest")
     ref = Ref(kind=kind, key=key, digest=digest(manifest), path=store.relative(folder))

@@ -67,9 +67,7 @@ def collect(store: Store, plan: Sequence[Garbage]) -> int:
     except LockedError as error:
         live = ", ".join(run.run_id for run in list_runs(store) if run.status == "running")
         who = f"live runs: {live}" if live else "a pool is being filled"
-        raise LockedError(
-            f"the store {store.root} is in use ({who}); collect when they have ended"
-        ) from error
+        raise LockedError(f"the store {store.root} is in use ({who}); collect when they have ended") from error
     try:
         return _remove(store, plan)
     finally:

@@ -34,9 +34,7 @@ class Pool:
         self.rows = rows
 
     @classmethod
-    def open(
-        cls, store: Store, spec: dict[str, Any], rows: Sequence[str], chunk: int, reuse: Reuse = "exact"
-    ) -> Self:
+    def open(cls, store: Store, spec: dict[str, Any], rows: Sequence[str], chunk: int, reuse: Reuse = "exact") -> Self:
         """The pool of a spec, made if it is not there.
 
         Args:

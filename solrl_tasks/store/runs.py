@@ -236,9 +236,7 @@ def _describe(view: RunView) -> RunInfo:
         config = None
     wanted = config.get(_MAY_GROW) if config else None
     iterations = wanted if isinstance(wanted, int) else None
-    return RunInfo(
-        view.run_id, config, committed, iterations, _status(config, committed, iterations, held_by), held_by
-    )
+    return RunInfo(view.run_id, config, committed, iterations, _status(config, committed, iterations, held_by), held_by)
 
 
 def _status(

@@ -21,9 +21,7 @@ class Samples:
     are kept, so a reward that is added later needs no forward pass of the transformer.
     """
 
-    def __init__(
-        self, folder: BlockFolder, indices: NDArray[np.int64], latent_shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, folder: BlockFolder, indices: NDArray[np.int64], latent_shape: tuple[int, ...]) -> None:
         self._folder = folder
         self.key = folder.key
         self.spec = folder.spec
@@ -115,9 +113,7 @@ class Samples:
             lacking = tuple(name for name in rewards if not (kept and done[name][row, index]))
             no_images = images and not (kept and shown[row, index])
             if not kept or lacking or no_images:
-                has_images = (
-                    kept and not no_images and (images or folder.has_block(IMAGES, row, index, verify))
-                )
+                has_images = kept and not no_images and (images or folder.has_block(IMAGES, row, index, verify))
                 found.append(self._block(row, index, lacking, no_images, kept, has_images))
         return found
 
@@ -228,6 +224,4 @@ def _check_indices(rows: list[list[int]]) -> None:
     for number, row in enumerate(rows):
         left_out = all(index == -1 for index in row)
         if not row or not (left_out or (min(row) >= 0 and len(set(row)) == len(row))):
-            raise ValueError(
-                f"indices of row {number} must be distinct and at least 0, or all -1; found {row}"
-            )
+            raise ValueError(f"indices of row {number} must be distinct and at least 0, or all -1; found {row}")

@@ -21,9 +21,7 @@ class Selection:
     notes: dict[str, Any]
 
 
-def save_selection(
-    store: Store, spec: dict[str, Any], indices: NDArray[np.int64], notes: dict[str, Any]
-) -> Ref:
+def save_selection(store: Store, spec: dict[str, Any], indices: NDArray[np.int64], notes: dict[str, Any]) -> Ref:
     """Store a selection.
 
     Args:

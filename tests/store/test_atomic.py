@@ -90,9 +90,7 @@ def test_only_what_dead_writers_left_is_swept(tmp_path):
         "f = atomic._temporary(p / 'folder'); f.mkdir(); (f / 'a').write_text('half');"
         "print('ready', flush=True); sys.stdin.read()"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
         assert child.stdout.readline() == b"ready\n"
         assert atomic.sweep(tmp_path) == []

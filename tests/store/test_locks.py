@@ -21,9 +21,7 @@ HOLD = (
 @pytest.fixture
 def other(tmp_path):
     path = tmp_path / "lock"
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
         assert child.stdout.readline() == b"held\n"
         yield path, child
@@ -32,9 +30,7 @@ def other(tmp_path):
 
 def test_a_second_process_is_refused_and_told_who_holds_it(other):
     path, child = other
-    with pytest.raises(
-        LockedError, match=rf"run mine: .* held by run other \(process {child.pid} on .*since"
-    ):
+    with pytest.raises(LockedError, match=rf"run mine: .* held by run other \(process {child.pid} on .*since"):
         FileLock(path, "run mine").acquire()
     assert holder(path)["pid"] == child.pid
 

@@ -147,9 +147,7 @@ def test_writing_needs_the_lock(store):
         pool.ensure_columns(4)
 
 
-@pytest.mark.parametrize(
-    "values", [np.zeros(3, np.float32), np.zeros(4, np.float64), np.zeros((4, 1), np.float32)]
-)
+@pytest.mark.parametrize("values", [np.zeros(3, np.float32), np.zeros(4, np.float64), np.zeros((4, 1), np.float32)])
 def test_wrong_shapes_and_types_are_refused(store, values):
     pool = open_pool(store)
     with pool.lock():

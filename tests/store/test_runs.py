@@ -182,9 +182,7 @@ def test_a_damaged_line_does_not_count(tmp_path, caplog):
     assert "line 1 is torn or damaged" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "entry", [{"seconds": 1.0}, {"stage": "a"}, {"stage": "a", "seconds": -1.0}, {"stage": 1}]
-)
+@pytest.mark.parametrize("entry", [{"seconds": 1.0}, {"stage": "a"}, {"stage": "a", "seconds": -1.0}, {"stage": 1}])
 def test_an_entry_needs_stage_and_seconds(tmp_path, entry):
     with pytest.raises(ValueError, match="needs a stage and its seconds"):
         Journal(tmp_path / "spent.jsonl").append(entry)

@@ -1,0 +1,65 @@
+"""The root of a store."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from solrl_tasks.store.atomic import write_sealed
+from solrl_tasks.store.errors import DamagedError, StoreError
+from solrl_tasks.store.root import Store, folder_bytes
+
+
+def test_a_store_is_made_once_and_found_again(tmp_path):
+    made = Store.open(tmp_path / "deep" / "store")
+    assert Store(made.root).root == Store.open(made.root).root == made.root
+    assert (made.root / "store.json").exists()
+
+
+def test_a_relative_root_survives_a_change_of_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store.open(Path("store"))
+    monkeypatch.chdir("/")
+    assert store.root == tmp_path / "store"
+
+
+def test_other_folders_are_not_taken_for_stores(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(StoreError, match="not empty and not a store"):
+        Store.open(tmp_path)
+    with pytest.raises(StoreError, match=r"it has no store\.json"):
+        Store(tmp_path)
+    with pytest.raises(StoreError, match=r"it has no store\.json"):
+        Store.open(tmp_path / "none", create=False)
+    assert not (tmp_path / "none").exists()
+
+
+def test_another_format_or_a_damaged_marker_is_refused(tmp_path):
+    store = Store.open(tmp_path / "store")
+    marker = store.root / "store.json"
+    text = marker.read_text()
+    marker.write_text(text[:-9])
+    with pytest.raises(DamagedError):
+        Store.open(store.root)
+    marker.unlink()
+    write_sealed(marker, {"format": 99})
+    with pytest.raises(StoreError, match="reads format 1"):
+        Store.open(store.root)
+
+
+def test_what_is_moved_aside_keeps_its_content_and_says_why(store, caplog):
+    caplog.set_level(logging.WARNING)
+    path = store.folder("pools") / "abc"
+    path.mkdir(parents=True)
+    (path / "x").write_text("data")
+    aside = store.move_aside(path, "because")
+    assert (aside / "x").read_text() == "data" and not path.exists()
+    assert aside.with_name(aside.name + ".why.txt").read_text() == "because\n"
+    assert store.move_aside(path, "again") is None
+
+
+def test_bytes_are_those_of_files(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_bytes(b"123")
+    (tmp_path / "y").write_bytes(b"12")
+    assert folder_bytes(tmp_path) == 5 and folder_bytes(tmp_path / "y") == 2
