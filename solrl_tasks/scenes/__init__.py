@@ -1,0 +1,1 @@
+"""Procedural coloured-shape scenes: a prompt grammar, a renderer and an exact checker."""
