@@ -1,0 +1,34 @@
+"""The smooth scene reward: how nearly a picture of coloured shapes shows what its prompt says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solrl_tasks.scenes.checker import score_scenes
+
+
+class SceneReward:
+    """Partial credit for objects, colours, shapes, relation and background; meant for training."""
+
+    name: str = "scene"
+    version: str = "1"
+    range: tuple[float, float] = (0.0, 1.0)
+
+    def __call__(
+        self,
+        images: NDArray[np.uint8],
+        prompts: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],  # noqa: ARG002 (the interface's)
+    ) -> NDArray[np.float32]:
+        """Scores, float32 [B], of uint8 images [B, H, W, 3].
+
+        Raises ValueError for another array, for lengths that differ, or for a prompt outside the scene grammar.
+        """
+        return score_scenes(images, prompts)[0]
+
+
+REWARD = SceneReward

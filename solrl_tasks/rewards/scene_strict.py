@@ -1,0 +1,34 @@
+"""The strict scene reward: 1 for a picture that shows exactly what its prompt says, 0 for any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solrl_tasks.scenes.checker import score_scenes
+
+
+class SceneStrictReward:
+    """All or nothing, as a benchmark counts; meant for evaluation."""
+
+    name: str = "scene-strict"
+    version: str = "1"
+    range: tuple[float, float] = (0.0, 1.0)
+
+    def __call__(
+        self,
+        images: NDArray[np.uint8],
+        prompts: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],  # noqa: ARG002 (the interface's)
+    ) -> NDArray[np.float32]:
+        """Scores, float32 [B] of 0 and 1, of uint8 images [B, H, W, 3].
+
+        Raises ValueError for another array, for lengths that differ, or for a prompt outside the scene grammar.
+        """
+        return score_scenes(images, prompts)[1]
+
+
+REWARD = SceneStrictReward
