@@ -1,10 +1,14 @@
 """The store of a home, opened for reading by the commands that list things."""
 
 from pathlib import Path
+from typing import Final
 
 from flows.errors import UserError
 from flows.settings import Settings
 from solrl_tasks.store.root import Store
+
+STUDY_PREFIX: Final = "study-"
+"""Studies hold their references in runs of the store that commit no iteration; the name tells."""
 
 
 def open_store(home: Path | None) -> Store:

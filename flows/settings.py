@@ -121,6 +121,7 @@ class Settings(Frozen):
         """The variables that put these settings in force, here and in children, and report nothing home."""
         return {
             **telemetry.SETTINGS,
+            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
             "SOLRL_HOME": str(self.home),
             "PREFECT_HOME": str(self.prefect_home),
             "PREFECT_API_URL": self.prefect.url,

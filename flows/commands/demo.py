@@ -1,8 +1,11 @@
 """``solrl demo``: the main job on the model in the repository, from nothing to a table."""
 
+import contextlib
+import importlib
 import os
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 
     from solrl_tasks.tracking.summary import Summary
 
-INTERRUPTED = 130
+INTERRUPTED: Final = 130
+DRAIN_SECONDS: Final = 10.0
 
 
 def demo(
@@ -41,14 +45,25 @@ def demo(
     recipe, _ = read_recipe(config, {"iterations": iterations})
     raise_on_termination()
     parameters = {"run_id": run_id, "config": config, "iterations": iterations}
+    threading.Thread(target=_preload, name="preload", daemon=True).start()
     try:
         with running_servers(settings, say) as started:
-            result, flow_run_id = _run(settings, parameters, recipe.iterations)
+            try:
+                result, flow_run_id = _run(settings, parameters, recipe.iterations)
+            finally:
+                _drain()
             summaries = _show(settings, run_id)
         _where_to_look(settings, summaries, result, flow_run_id, bool(started))
     except KeyboardInterrupt:
         say(f"Stopped. `{shown_command('solrl')} demo` goes on where it stopped.")
         raise SystemExit(INTERRUPTED) from None
+
+
+def _preload() -> None:
+    """Import what takes long while the servers start; what is wrong with it shows where it is used."""
+    with contextlib.suppress(Exception):
+        for name in ("flows.train", "solrl_tasks.stages.tasks", "flows.publishing", "mlflow"):
+            importlib.import_module(name)
 
 
 def _quiet() -> None:
@@ -60,6 +75,8 @@ def _quiet() -> None:
 
 
 def _run(settings: Settings, parameters: dict[str, Any], iterations: int) -> tuple[dict[str, Any], UUID | None]:
+    from prefect.exceptions import UnfinishedRun
+
     from flows.recovery import close_all_dead
     from flows.reporting import use_reporter
     from flows.train import train
@@ -71,10 +88,19 @@ def _run(settings: Settings, parameters: dict[str, Any], iterations: int) -> tup
         state: State[Any] = train(**parameters, return_state=True)  # type: ignore[assignment]
     if not state.is_completed():
         error = state.result(raise_on_failure=False)
-        if isinstance(error, Exception) and not str(state.message):
-            raise error
-        raise UserError(str(state.message))
+        if isinstance(error, UnfinishedRun) or not isinstance(error, BaseException):
+            raise UserError(str(state.message))
+        raise error
     return state.result(), state.state_details.flow_run_id
+
+
+def _drain() -> None:
+    """Send what Prefect holds back for later, while its server is there to take it."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=DRAIN_SECONDS)
 
 
 def _show(settings: Settings, run_id: str) -> "list[Summary]":

@@ -8,6 +8,7 @@ from typing import Final
 
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import format_bytes, say
+from flows.home import STUDY_PREFIX
 from flows.servers import ServerSpec, mlflow_server, prefect_server, probe
 from flows.settings import Settings, profile_url
 
@@ -70,7 +71,8 @@ def _store(settings: Settings) -> None:
     from solrl_tasks.store.runs import list_runs
 
     store = Store(settings.store_root)
-    runs, pools = list_runs(store), describe_pools(store)
+    everything, pools = list_runs(store), describe_pools(store)
+    runs = [run for run in everything if not run.run_id.startswith(STUDY_PREFIX)]
     counts = Counter(run.status for run in runs)
     say(f"  runs          {len(runs)}" + "".join(f", {counts[status]} {status}" for status in sorted(counts)))
     for run in runs:
@@ -78,6 +80,7 @@ def _store(settings: Settings) -> None:
             say(f"    {run.run_id}: interrupted; the same run id goes on where it stopped")
         elif run.status == "damaged":
             say(f"    {run.run_id}: its configuration is damaged; put it back from a copy, or use another run id")
+    say(f"  studies       {len(everything) - len(runs)}")
     partial = [pool for pool in pools if pool.partial]
     size = format_bytes(sum(pool.bytes for pool in pools))
     say(f"  pools         {len(pools)}, {len(partial)} of them partly filled, {size}")

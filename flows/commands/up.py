@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import say, shown_command
@@ -60,7 +61,7 @@ def watched(started: list[Running]) -> Iterator[list[str]]:
 
 
 def _welcome(settings: Settings) -> None:
-    usual = settings.prefect.origin == "default"
+    usual = settings.prefect.origin == "default" and Path("prefect.toml").exists()
     prefix = "" if usual else f"PREFECT_API_URL={settings.prefect.url} "
     prefect = shown_command("prefect")
     ui = settings.prefect.url.removesuffix("/api")
