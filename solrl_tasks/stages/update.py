@@ -48,7 +48,7 @@ def first_policy(session: Session) -> Ref:
         return found
     lora = session.recipe.update.lora
     state = session.worker.initial_policy(lora.rank, lora.alpha, lora.targets, lora.seed)
-    return save_state(session.store, spec, state, {"metrics": {}, "seconds": 0.0})
+    return save_state(session.store, spec, state, metrics={}, seconds=0.0)
 
 
 def update(session: Session, job: UpdateJob) -> StageOutcome:
@@ -67,7 +67,8 @@ def update(session: Session, job: UpdateJob) -> StageOutcome:
     if ref is None:
         ref, spent = _train(session, job, samples, spec)
         state = "Completed"
-    meta = load_policy(session.store, ref).meta
+    stored = load_policy(session.store, ref)
+    meta = stored.meta
     outcome = StageOutcome(
         stage="update",
         state="Reused" if state == "Reused" else "Completed",
@@ -75,7 +76,7 @@ def update(session: Session, job: UpdateJob) -> StageOutcome:
         message=f"optimizer step {meta['optimizer_step']}, loss {meta['metrics']['train/loss']:.4f}",
         seconds=time.perf_counter() - started,
         device_seconds=spent,
-        attributed_seconds=meta["seconds"],
+        attributed_seconds=stored.making["seconds"],
         details={"metrics": meta["metrics"]},
     )
     session.reporter.stage_finished(job.step, outcome)
@@ -107,7 +108,7 @@ def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, o
         "train/advantage_abs": float(np.nanmean(np.abs(learned.values))),
         "select/invalid_samples": float(learned.excluded),
     }
-    return save_state(session.store, spec, state, {"metrics": metrics, "seconds": result.seconds}), result.seconds
+    return save_state(session.store, spec, state, metrics, result.seconds), result.seconds
 
 
 def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantages:

@@ -23,16 +23,24 @@ class SealedFolder:
     """A folder whose every file was verified when it was found.
 
     ``files`` are paths by name; ``content`` is JSON. The reference's digest covers spec, content and files.
+    ``making`` is JSON that tells of this making of them, such as its cost: verified, but no part of the
+    reference's digest, so that the same made again is the same.
     """
 
     ref: Ref
     spec: dict[str, Any]
     content: dict[str, Any]
     files: dict[str, Path]
+    making: dict[str, Any]
 
 
 def save_folder(
-    store: Store, kind: Kind, spec: dict[str, Any], content: dict[str, Any], files: Mapping[str, bytes]
+    store: Store,
+    kind: Kind,
+    spec: dict[str, Any],
+    content: dict[str, Any],
+    files: Mapping[str, bytes],
+    making: dict[str, Any] | None = None,
 ) -> Ref:
     """Publish files and JSON under the key of a spec, all at once.
 
@@ -45,7 +53,7 @@ def save_folder(
             for name, data in files.items():
                 (temporary / check_name(name, "file")).write_bytes(data)
                 sums[name] = hashlib.sha256(data).hexdigest()
-            manifest = {"spec": spec, "content": content, "files": sums}
+            manifest = {"spec": spec, "content": content, "files": sums, "making": making or {}}
             atomic.write_sealed(temporary / MANIFEST, manifest)
     return _verified(store, kind, key).ref
 
@@ -101,8 +109,9 @@ def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
             raise DamagedError(path, f"the manifest names it, but it cannot be read ({error.strerror})") from error
         if found != manifest["files"][name]:
             raise DamagedError(path, "its content does not match the sha256 in the manifest")
+    making = manifest.pop("making")
     ref = Ref(kind=kind, key=key, digest=digest(manifest), path=store.relative(folder))
-    return SealedFolder(ref, manifest["spec"], manifest["content"], files)
+    return SealedFolder(ref, manifest["spec"], manifest["content"], files, making)
 
 
 def _read_manifest(path: Path, key: str) -> dict[str, Any]:
@@ -110,7 +119,7 @@ def _read_manifest(path: Path, key: str) -> dict[str, Any]:
         manifest = atomic.read_sealed(path)
     except FileNotFoundError as error:
         raise DamagedError(path.parent, f"it has no {MANIFEST}") from error
-    if not isinstance(manifest, dict) or set(manifest) != {"spec", "content", "files"}:
+    if not isinstance(manifest, dict) or set(manifest) != {"spec", "content", "files", "making"}:
         raise DamagedError(path, "it is no manifest")
     if key_of(manifest["spec"]) != key:
         raise DamagedError(path, "it belongs to another key")

@@ -22,6 +22,7 @@ class StoredPolicy:
         self.ref = folder.ref
         self.spec = folder.spec
         self.meta = folder.content
+        self.making = folder.making
 
     @property
     def stems(self) -> tuple[str, ...]:
@@ -46,7 +47,11 @@ class StoredPolicy:
 
 
 def save_policy(
-    store: Store, spec: dict[str, Any], tensors: "Mapping[str, Mapping[str, Tensor]]", meta: dict[str, Any]
+    store: Store,
+    spec: dict[str, Any],
+    tensors: "Mapping[str, Mapping[str, Tensor]]",
+    meta: dict[str, Any],
+    making: dict[str, Any] | None = None,
 ) -> Ref:
     """Store a policy, all at once.
 
@@ -54,12 +59,13 @@ def save_policy(
         spec: what determines the policy; the key is ``key(spec)``.
         tensors: by file stem (such as ``current``, ``old``, ``optimizer``) and name.
         meta: JSON beside them, such as counters. The digest covers it, so it must not hold times or paths.
+        making: JSON that the digest does not cover, such as the seconds that it took.
 
     Returns:
         A reference to what the store holds under that key, which stays if it was there before.
     """
     files = {f"{stem}{_SUFFIX}": _serialized(named) for stem, named in tensors.items()}
-    return save_folder(store, "policies", spec, meta, files)
+    return save_folder(store, "policies", spec, meta, files, making)
 
 
 def find_policy(store: Store, spec: dict[str, Any]) -> Ref | None:

@@ -194,8 +194,9 @@ class Run(RunView):
 class RunInfo:
     """A run as listings show it.
 
-    ``status`` follows from the lock and the committed iterations: an ``interrupted`` run goes on when it is
-    started again. ``holder`` names the process of a running one (pid, host, since).
+    ``committed`` counts summaries, that of the baseline (iteration 0) included. ``status`` follows from the lock
+    and from them: an ``interrupted`` run goes on when it is started again. ``holder`` names the process of a
+    running one (pid, host, since).
     """
 
     run_id: str
@@ -246,4 +247,4 @@ def _status(
         return "running"
     if config is None:
         return "damaged"
-    return "finished" if iterations is not None and committed >= iterations else "interrupted"
+    return "finished" if iterations is not None and committed > iterations else "interrupted"

@@ -12,11 +12,14 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.workers.state import ROLES, PolicyState, Role
 
 
-def save_state(store: Store, spec: dict[str, Any], state: PolicyState, extra: dict[str, Any]) -> Ref:
+def save_state(
+    store: Store, spec: dict[str, Any], state: PolicyState, metrics: dict[str, float], seconds: float
+) -> Ref:
     """Write a policy whole; a reader sees all of it or nothing.
 
     Args:
-        extra: JSON that goes beside the counters, such as the metrics of the update that made it.
+        metrics: of the update that made it.
+        seconds: device-seconds that it took; the policy is the same whatever they are.
     """
     tensors: dict[str, dict[str, Tensor]] = {role: state.role(role).weights for role in ROLES}
     if state.optimizer:
@@ -27,9 +30,9 @@ def save_state(store: Store, spec: dict[str, Any], state: PolicyState, extra: di
         "iteration": state.iteration,
         "optimizer_step": state.optimizer_step,
         "digests": {role: state.role(role).digest for role in ROLES},
-        **extra,
+        "metrics": metrics,
     }
-    return save_policy(store, spec, tensors, meta)
+    return save_policy(store, spec, tensors, meta, {"seconds": seconds})
 
 
 def load_state(store: Store, ref: Ref) -> PolicyState:

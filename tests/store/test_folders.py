@@ -56,6 +56,13 @@ def test_the_digest_covers_tensors_and_meta(store, tmp_path):
     assert len(digests) == 3
 
 
+def test_the_digest_does_not_cover_what_the_making_took(store, tmp_path):
+    other = Store.open(tmp_path / "other")
+    ref = save_policy(store, SPEC, tensors(), META, {"seconds": 1.0})
+    assert save_policy(other, SPEC, tensors(), META, {"seconds": 2.0}) == ref
+    assert load_policy(other, ref).making == {"seconds": 2.0}
+
+
 def test_what_is_there_stays(store):
     ref = save(store)
     assert save_policy(store, SPEC, {"current": {"x": torch.zeros(1)}}, {}) == ref

@@ -39,6 +39,9 @@ def test_a_second_holder_is_refused_and_the_status_follows_the_lock(store):
     with Run.open(store, "demo", CONFIG) as run:
         run.commit_summary(1, {})
         run.commit_summary(2, {})
+    assert list_runs(store)[0].status == "interrupted"
+    with Run.open(store, "demo", CONFIG) as run:
+        run.commit_summary(3, {})
     assert list_runs(store)[0].status == "finished"
 
 
