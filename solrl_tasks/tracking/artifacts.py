@@ -43,7 +43,10 @@ def show_iteration(summaries: Sequence[Summary], device_kind: str, mlflow: Mlflo
         )
         if mlflow is not None and mlflow.url:
             create_link_artifact(
-                mlflow.url, f"{run} in MLflow", artifact_key(run, "mlflow"), "Curves, image grids, adapter, config"
+                mlflow.charts_url,
+                f"{run} in MLflow",
+                artifact_key(run, "mlflow"),
+                "Curves, image grids, adapter, config",
             )
         if summary.metrics.get("rank/alarm"):
             create_markdown_artifact(
@@ -72,11 +75,12 @@ def iteration_page(summary: Summary, device_kind: str, mlflow: MlflowRun | None)
 
 def alarm_page(summary: Summary) -> str:
     """What to know and to do when exploration stops ranking."""
-    rows = [
-        ["on the kept seeds, Spearman", value(summary, "rank/kept_spearman", 2)],
-        ["on audited whole groups, Spearman", value(summary, "rank/audit_spearman", 2)],
-        ["share of the possible contrast", value(summary, "rank/audit_contrast_share", 2)],
-    ]
+    names = {
+        "on the kept seeds (Spearman)": "rank/kept_spearman",
+        "on audited whole groups (Spearman)": "rank/audit_spearman",
+        "share of the possible contrast, audited": "rank/audit_contrast_share",
+    }
+    rows = [[label, value(summary, name, 2)] for label, name in names.items() if name in summary.metrics]
     advice = (
         "The order that exploration gave the kept seeds is not the order of their regenerated rewards, so selection "
         "came close to drawing seeds at random. On the kept seeds alone the correlation is flattered: an audited group "
@@ -84,7 +88,8 @@ def alarm_page(summary: Summary) -> str:
         "Things to try: more `explore.steps`, a more precise `explore.engine`, or an audit in every iteration "
         "(`audit.every: 1`) to see whether it lasts."
     )
-    return f"# {_plain(summary.run_id)}, {_name(summary)}: rank alarm\n\n{_table(['rank', ''], rows)}\n\n{advice}\n"
+    title = f"# {_plain(summary.run_id)}, {_name(summary)}: rank alarm"
+    return "\n\n".join([title, _table(["rank correlation", ""], rows), advice]) + "\n"
 
 
 def stage_rows(summary: Summary) -> list[dict[str, str]]:
@@ -94,9 +99,9 @@ def stage_rows(summary: Summary) -> list[dict[str, str]]:
             "stage": name,
             "state": cost.state,
             "seconds": f"{cost.seconds:.1f}",
-            "device-seconds spent": f"{cost.device_seconds:.1f}",
-            "device-seconds attributed": f"{cost.attributed_seconds:.1f}",
-            "made": summary.refs[name].path if name in summary.refs else "",
+            "device s spent": f"{cost.device_seconds:.1f}",
+            "device s attributed": f"{cost.attributed_seconds:.1f}",
+            "made": _made(summary, name),
         }
         for name, cost in summary.stages.items()
     ]
@@ -108,11 +113,11 @@ def iteration_rows(summaries: Sequence[Summary]) -> list[dict[str, str]]:
     return [
         {
             "iteration": str(summary.step),
-            "proxy reward": value(summary, "reward/proxy"),
-            "BF16 reward": value(summary, "reward/bf16"),
-            "rank, kept": value(summary, "rank/kept_spearman", 2),
-            "rank, audited": value(summary, "rank/audit_spearman", 2),
-            **{f"held-out {name}": value(summary, f"eval/{name}") for name in names},
+            "proxy": _cell(summary, "reward/proxy"),
+            "BF16": _cell(summary, "reward/bf16"),
+            "rank kept": _cell(summary, "rank/kept_spearman", 2),
+            "rank audited": _cell(summary, "rank/audit_spearman", 2),
+            **{f"held-out {name}": _cell(summary, f"eval/{name}") for name in names},
             "seconds": f"{sum(cost.seconds for cost in summary.stages.values()):.1f}",
         }
         for summary in summaries[-ROWS:]
@@ -168,6 +173,16 @@ def _name(summary: Summary) -> str:
     return f"iteration {summary.step}" if summary.step else "baseline"
 
 
+def _made(summary: Summary, stage: str) -> str:
+    ref = summary.refs.get(stage)
+    return "" if ref is None else f"{ref.kind} {ref.key}"
+
+
+def _cell(summary: Summary, name: str, digits: int = 3) -> str:
+    # The table takes cells for markdown: the dash of an absent value would become a list.
+    return value(summary, name, digits) if name in summary.metrics else ""
+
+
 def _headline(summary: Summary) -> str:
     names = {
         "proxy reward": ("reward/proxy", 3),
@@ -186,11 +201,10 @@ def _headline(summary: Summary) -> str:
 def _images(summary: Summary, mlflow: MlflowRun | None) -> list[str]:
     if mlflow is None or not mlflow.url:
         return []
-    parts = [f"[This run in MLflow]({mlflow.url})"]
-    for name in summary.images:
-        url = mlflow.image_url(image_path(summary.step, name))
-        parts.append(f"[![{_plain(name)}]({url})]({url})")
-    return parts
+    links = [f"[the run]({mlflow.url})", f"[curves]({mlflow.charts_url})"]
+    paths = [image_path(summary.step, name) for name in summary.images]
+    links += [f"[{_plain(path)}]({mlflow.artifact_url(path)})" for path in paths]
+    return [f"In MLflow: {', '.join(links)}", *(f"![{_plain(path)}]({mlflow.image_url(path)})" for path in paths)]
 
 
 def _metrics(summary: Summary) -> str:

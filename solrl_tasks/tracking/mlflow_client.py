@@ -11,7 +11,12 @@ from typing import Any, Final
 from solrl_tasks.tracking import telemetry
 
 PROBE_SECONDS: Final = 5.0
-PATIENCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
+MANNERS: Final = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+"""How the client behaves where the user has not said otherwise: it gives up soon, and prints nothing."""
 
 
 class TrackingError(RuntimeError):
@@ -31,7 +36,7 @@ def connect(uri: str) -> Iterator[Any]:
         TrackingError: it does not answer, or an MLflow call inside the context fails.
     """
     telemetry.switch_off()
-    for name, value in PATIENCE.items():
+    for name, value in MANNERS.items():
         os.environ.setdefault(name, value)
     if is_http(uri):
         _probe(uri)

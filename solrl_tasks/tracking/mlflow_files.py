@@ -1,24 +1,20 @@
 """The files that a run has in MLflow: recipe, image grids, adapter, and references to pools."""
 
-import io
 import json
+import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import yaml
-from PIL import Image
 from pydantic import JsonValue
 
 from solrl_tasks.store.keys import digest
 from solrl_tasks.tracking.summary import Summary
 
 CONFIG: Final = "solrl.config"
-LOGGED_IMAGES: Final = "mlflow.loggedImages"
-THUMBNAIL_SIDE: Final = 256
 DIGEST_LENGTH: Final = 36
 """MLflow takes no longer digest of a dataset."""
 
@@ -103,30 +99,8 @@ def _log_images(client: Any, run: Any, summaries: Sequence[Summary], folder: Cal
             if not source.is_file():
                 notes.append(f"MLflow does not show image {name} of step {summary.step}: {source} is not there")
             elif sizes.get(target) != source.stat().st_size:
-                _log_chart_image(client, run, summary, source)
-                _log_as(client, run.info.run_id, source.read_bytes(), target)
+                _log_as(client, run.info.run_id, source, target)
     return notes
-
-
-def _log_chart_image(client: Any, run: Any, summary: Summary, source: Path) -> None:
-    """The image where MLflow's charts look for it, so that it stands beside the metrics with a slider over
-    steps.
-
-    ``MlflowClient.log_image`` gives a new name at each call; a name made from the summary keeps replays from
-    piling up.
-    """
-    key = f"samples~{source.stem}"
-    unique = uuid.uuid5(uuid.NAMESPACE_URL, f"{summary.run_id}/{summary.step}/{source.name}")
-    stem = f"images/{key}+step+{summary.step}+timestamp+{summary.timestamp_ms}+{unique}"
-    with Image.open(source) as image:
-        small = image.convert("RGB")
-    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-    webp = io.BytesIO()
-    small.save(webp, "WEBP")
-    _log_as(client, run.info.run_id, source.read_bytes(), f"{stem}{source.suffix}")
-    _log_as(client, run.info.run_id, webp.getvalue(), f"{stem}+compressed.webp")
-    if LOGGED_IMAGES not in run.data.tags:
-        client.set_tag(run.info.run_id, LOGGED_IMAGES, "True")
 
 
 def _log_folder(client: Any, run_id: str, folder: Path, target: str) -> None:
@@ -137,11 +111,11 @@ def _log_folder(client: Any, run_id: str, folder: Path, target: str) -> None:
             client.log_artifact(run_id, str(path), str(PurePosixPath(name).parent))
 
 
-def _log_as(client: Any, run_id: str, data: bytes, target: str) -> None:
+def _log_as(client: Any, run_id: str, source: Path, target: str) -> None:
     path = PurePosixPath(target)
     with tempfile.TemporaryDirectory() as folder:
         local = Path(folder) / path.name
-        local.write_bytes(data)
+        shutil.copyfile(source, local)
         client.log_artifact(run_id, str(local), str(path.parent))
 
 

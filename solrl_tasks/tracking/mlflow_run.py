@@ -55,17 +55,37 @@ class RunFacts(Frozen):
 
 
 class MlflowRun(Frozen):
-    """Where a run is shown. ``url`` is empty where there is no server; ``notes`` are for the user."""
+    """Where a run is shown; addresses are empty where there is no server. ``notes`` are for the user."""
 
     run_id: str
     experiment_id: str
     uri: str
-    url: str
     notes: tuple[str, ...] = ()
 
+    @property
+    def url(self) -> str:
+        """The page of the run."""
+        return self._page("")
+
+    @property
+    def charts_url(self) -> str:
+        """The page of its curves."""
+        return self._page("/model-metrics")
+
+    def artifact_url(self, path: str) -> str:
+        """The page of an artifact, such as ``samples/iter-0003.png``."""
+        return self._page(f"/artifacts/{path}")
+
     def image_url(self, path: str) -> str:
-        """Address of the bytes of an artifact such as ``samples/iter-0003.png``; empty without a server."""
-        return f"{self.uri}/get-artifact?path={path}&run_uuid={self.run_id}" if self.url else ""
+        """The bytes of an artifact."""
+        return f"{self.uri}/get-artifact?path={path}&run_uuid={self.run_id}" if is_http(self.uri) else ""
+
+    def _page(self, path: str) -> str:
+        if not is_http(self.uri):
+            return ""
+        # Without the workflow MLflow opens among pages for language models.
+        run = f"{self.uri}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+        return f"{run}{path}?workflowType=machine_learning"
 
 
 def publish(
@@ -97,9 +117,7 @@ def publish(
         _send(client, run, summaries)
         notes += upload(client, run, summaries, facts.recipe, files)
         _set_status(client, run, summaries, status)
-    run_id = run.info.run_id
-    url = f"{uri}/#/experiments/{experiment}/runs/{run_id}" if is_http(uri) else ""
-    return MlflowRun(run_id=run_id, experiment_id=experiment, uri=uri, url=url, notes=tuple(notes))
+    return MlflowRun(run_id=run.info.run_id, experiment_id=experiment, uri=uri, notes=tuple(notes))
 
 
 def set_aside(facts: RunFacts, uri: str) -> str | None:

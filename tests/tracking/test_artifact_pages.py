@@ -13,7 +13,7 @@ from solrl_tasks.tracking.artifacts import (
 from solrl_tasks.tracking.mlflow_run import MlflowRun
 
 SERVER = "http://127.0.0.1:5000"
-SHOWN = MlflowRun(run_id="abc", experiment_id="1", uri=SERVER, url=f"{SERVER}/#/experiments/1/runs/abc")
+SHOWN = MlflowRun(run_id="abc", experiment_id="1", uri=SERVER)
 
 
 @pytest.mark.parametrize("run", ["demo", "My_Run.2", "A--b__C", "-x-"])
@@ -26,7 +26,7 @@ def test_the_page_has_headline_links_images_and_every_metric(make_summary):
     page = iteration_page(summary, "cpu", SHOWN)
     assert "# demo: iteration 3" in page
     assert SHOWN.url in page
-    assert f"![grid.png]({SERVER}/get-artifact?path=samples/iter-0003.png&run_uuid=abc)" in page
+    assert f"![samples/iter-0003.png]({SERVER}/get-artifact?path=samples/iter-0003.png&run_uuid=abc)" in page
     assert "0.330 ± 0.011" in page
     assert all(f"`{name}`" in page for name in summary.metrics)
     assert "CPU device-hours" in page
@@ -36,7 +36,7 @@ def test_the_page_has_headline_links_images_and_every_metric(make_summary):
 def test_the_page_does_without_mlflow(make_summary):
     page = iteration_page(make_summary(3, images=["grid.png"]), "cuda", None)
     assert "http" not in page
-    local = MlflowRun(run_id="a", experiment_id="1", uri="sqlite:///x", url="")
+    local = MlflowRun(run_id="a", experiment_id="1", uri="sqlite:///x")
     assert iteration_page(make_summary(3, images=["grid.png"]), "cuda", local) == page
 
 
@@ -51,7 +51,7 @@ def test_stage_rows_name_state_and_result(make_summary):
     summary = summary.model_copy(update={"refs": {"explore": summary.refs["pool"]}})
     rows = stage_rows(summary)
     assert [row["stage"] for row in rows] == list(summary.stages)
-    assert rows[1]["made"] == summary.refs["explore"].path
+    assert rows[1]["made"] == f"pools {summary.refs['explore'].key}"
     assert rows[0]["made"] == ""
 
 
@@ -60,6 +60,7 @@ def test_iteration_rows_have_one_shape_and_an_end(make_summary):
     assert len(rows) == ROWS
     assert len({tuple(row) for row in rows}) == 1
     assert rows[-1]["held-out scene"].endswith("± 0.011")
+    assert rows[-1]["rank audited"] == ""
 
 
 def test_the_alarm_says_what_was_found(make_summary):

@@ -189,8 +189,6 @@ def test_images_and_adapter_are_logged_once(uri, root, facts, make_summary, iter
         "samples/iter-0001.png",
         "samples/iter-0002.png",
     ]
-    assert len(client.list_artifacts(run.run_id, "images")) == 4
-    assert client.get_run(run.run_id).data.tags["mlflow.loggedImages"] == "True"
     stored = client.download_artifacts(run.run_id, "policy/iter-0002/adapter")
     assert [path.name for path in Path(stored).iterdir()] == ["pytorch_lora_weights.safetensors"]
     publish(summaries, facts, uri, files, artifact_root=root)
