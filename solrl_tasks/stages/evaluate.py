@@ -13,7 +13,7 @@ from solrl_tasks.stages.explore import PoolJob, explore
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import evaluation_spec
-from solrl_tasks.store.evaluations import find_evaluation, save_evaluation
+from solrl_tasks.store.evaluations import Evaluation, find_evaluation, load_evaluation, save_evaluation
 from solrl_tasks.store.pool import Pool
 
 GRID_PROMPTS = 8
@@ -37,31 +37,23 @@ def evaluate(session: Session, job: EvaluateJob) -> StageOutcome:
     """
     started = time.perf_counter()
     filled = explore(session, job.pool)
-    pool = job.pool.open(session)
-    spec = evaluation_spec(pool.key, job.pool.rewards, job.pool.candidates)
-    found = find_evaluation(session.store, spec)
-    scores = held_out_scores(job.pool, pool)
-    estimates = {name: estimate(values).model_dump(mode="json") for name, values in scores.items()}
-    if found is None or found.content["estimates"] != estimates:
-        content = {
-            "estimates": estimates,
-            "prompts": [prompt.text for prompt in job.pool.prompts.prompts],
-            "scores": {name: _listed(values) for name, values in scores.items()},
-        }
-        images = {"samples.png": _sample_grid(job.pool, pool)} if job.pool.store_images else {}
-        ref = save_evaluation(session.store, spec, content, images)
-    else:
-        ref = found.ref
+    found = stored_evaluation(session, job.pool) or _make(session, job.pool)
+    estimates = found.content["estimates"]
     return StageOutcome(
         stage="evaluate",
         state=filled.state,
-        ref=ref,
+        ref=found.ref,
         message=", ".join(f"{name} {e['mean']:.3f} ± {e['stderr']:.3f}" for name, e in estimates.items()),
         seconds=time.perf_counter() - started,
         device_seconds=filled.device_seconds,
         attributed_seconds=filled.attributed_seconds,
         details={"rewards": estimates, **filled.details},
     )
+
+
+def stored_evaluation(session: Session, job: PoolJob) -> Evaluation | None:
+    """The evaluation in the store, if it was made from what the filled pool holds now."""
+    return find_evaluation(session.store, _spec(job, job.open(session)))
 
 
 def held_out_scores(job: PoolJob, pool: Pool) -> dict[str, NDArray[np.float64]]:
@@ -78,6 +70,22 @@ def estimate(scores: NDArray[np.float64]) -> Estimate:
         valid = np.isfinite(scores)
         means = np.where(valid, scores, 0.0).sum(axis=1) / np.maximum(valid.sum(axis=1), 1)
     return mean_estimate(np.where(valid.any(axis=1), means, np.nan))
+
+
+def _spec(job: PoolJob, pool: Pool) -> dict[str, object]:
+    return evaluation_spec(pool.ref(job.reward_ids(), job.candidates), job.rewards, job.candidates)
+
+
+def _make(session: Session, job: PoolJob) -> Evaluation:
+    pool = job.open(session)
+    scores = held_out_scores(job, pool)
+    content = {
+        "estimates": {name: estimate(values).model_dump(mode="json") for name, values in scores.items()},
+        "prompts": [prompt.text for prompt in job.prompts.prompts],
+        "scores": {name: _listed(values) for name, values in scores.items()},
+    }
+    images = {"samples.png": _sample_grid(job, pool)} if job.store_images else {}
+    return load_evaluation(session.store, save_evaluation(session.store, _spec(job, pool), content, images))
 
 
 def _listed(values: NDArray[np.float64]) -> list[list[float | None]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from solrl_tasks.stages.evaluate import EvaluateJob, evaluate
+from solrl_tasks.stages.evaluate import EvaluateJob, evaluate, stored_evaluation
 from solrl_tasks.stages.explore import PoolJob, explore
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.pictures import iteration_grid
@@ -79,6 +79,7 @@ def run_step(session: Session, step: int, call: Call = direct) -> Summary:
     """
     committed = committed_summary(session, step)
     if committed is not None and step_intact(session, step):
+        _note_refs(session, committed)
         return committed
     if committed is not None:
         session.reporter.note(f"step {step}: the store lacks something that it held; the missing part is done again")
@@ -119,7 +120,9 @@ def step_intact(session: Session, step: int) -> bool:
     if step > 0 and not _training_intact(session, step):
         return False
     evaluation = plan_evaluate(session, step, policy)
-    return evaluation is None or _pool_intact(session, evaluation)
+    if evaluation is None:
+        return True
+    return _pool_intact(session, evaluation) and stored_evaluation(session, evaluation) is not None
 
 
 def _training_intact(session: Session, step: int) -> bool:
@@ -194,6 +197,13 @@ def _save_pictures(session: Session, course: Course) -> list[str]:
         return []
     write_bytes(session.run.iteration_dir(course.step) / GRID, grid)
     return [GRID]
+
+
+def _note_refs(session: Session, committed: Summary) -> None:
+    # What is noted there is what garbage collection spares: it must outlive damage to its own file.
+    for name in committed.stages:
+        if name in committed.refs:
+            session.run.note_ref(committed.step, name, committed.refs[name])
 
 
 def _compare(session: Session, committed: Summary, course: Course) -> None:

@@ -41,9 +41,8 @@ def select(session: Session, job: SelectJob) -> StageOutcome:
     """
     started = time.perf_counter()
     session.reporter.stage_started(job.step, "select", f"{job.select.keep} of {job.pool.candidates}")
-    pool = job.pool.open(session)
     found = stored_selection(session, job)
-    selection = found or _make(session, job, pool)
+    selection = found or _make(session, job)
     counts = dict(selection.notes["counts"])
     outcome = StageOutcome(
         stage="select",
@@ -59,12 +58,7 @@ def select(session: Session, job: SelectJob) -> StageOutcome:
 
 def stored_selection(session: Session, job: SelectJob) -> Selection | None:
     """The selection in the store, if it was made from what the pool holds now."""
-    pool = job.pool.open(session)
-    found = find_selection(session.store, _spec(job, pool))
-    # A pool that was damaged and filled again on other hardware may rank differently: the old choice is then void.
-    if found is not None and found.notes["pool_digest"] != _pool_digest(job, pool):
-        return None
-    return found
+    return find_selection(session.store, _spec(job, job.pool.open(session)))
 
 
 def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> Scores:
@@ -75,24 +69,22 @@ def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> S
 
 
 def _spec(job: SelectJob, pool: Pool) -> dict[str, object]:
-    return selection_spec(pool.key, job.rewards, job.pool.candidates, job.select.keep, job.select.rule)
+    candidates = job.pool.candidates
+    values = pool.ref([reward_id(make_reward(reward)) for reward in job.rewards], candidates)
+    return selection_spec(values, job.rewards, candidates, job.select.keep, job.select.rule)
 
 
-def _make(session: Session, job: SelectJob, pool: Pool) -> Selection:
+def _make(session: Session, job: SelectJob) -> Selection:
+    pool = job.pool.open(session)
     scores = proxy_scores(job.pool, pool, job.rewards)
     rule = build("selection rule", job.select.rule, {})
     chosen = select_groups(scores, _seeds(job.pool), job.select.keep, rule)
     notes = {
         "counts": chosen.counts,
         "reasons": {str(row): reason for row, reason in chosen.reasons.items()},
-        "pool_digest": _pool_digest(job, pool),
     }
     spec = _spec(job, pool)
     return load_selection(session.store, save_selection(session.store, spec, chosen.indices, notes))
-
-
-def _pool_digest(job: SelectJob, pool: Pool) -> str:
-    return pool.digest([reward_id(make_reward(reward)) for reward in job.rewards], job.pool.candidates)
 
 
 def _seeds(job: PoolJob) -> NDArray[np.uint64]:

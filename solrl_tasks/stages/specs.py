@@ -93,12 +93,17 @@ def rewards_spec(rewards: Sequence[RewardSpec]) -> list[Spec]:
     ]
 
 
-def selection_spec(pool_key: str, rewards: Sequence[RewardSpec], candidates: int, keep: int, rule: str) -> Spec:
-    """Of a selection."""
+def selection_spec(pool: Ref, rewards: Sequence[RewardSpec], candidates: int, keep: int, rule: str) -> Spec:
+    """Of a selection.
+
+    The pool's values are part of it: a pool that was damaged and filled again elsewhere may rank differently, and the
+    old choice is then not taken for its own.
+    """
     return {
         "kind": "selection",
         "algo_version": ALGO_VERSION,
-        "pool": pool_key,
+        "pool": pool.key,
+        "values": pool.digest,
         "rewards": rewards_spec(rewards),
         "candidates": candidates,
         "keep": keep,
@@ -146,12 +151,13 @@ def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest:
     }
 
 
-def evaluation_spec(pool_key: str, rewards: Sequence[RewardSpec], seeds: int) -> Spec:
-    """Of an evaluation: the pool of held-out images it summarises."""
+def evaluation_spec(pool: Ref, rewards: Sequence[RewardSpec], seeds: int) -> Spec:
+    """Of an evaluation: the pool of held-out images it summarises, and its values."""
     return {
         "kind": "evaluation",
         "algo_version": ALGO_VERSION,
-        "pool": pool_key,
+        "pool": pool.key,
+        "values": pool.digest,
         "rewards": sorted(reward_id(make_reward(reward)) for reward in rewards),
         "seeds": seeds,
     }

@@ -1,6 +1,7 @@
 """Update: the next policy from the precise samples."""
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from solrl_tasks.stages.regenerate import SamplesJob
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
+from solrl_tasks.store.keys import key
+from solrl_tasks.store.locks import FileLock
 from solrl_tasks.store.policies import find_policy, load_policy
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
@@ -62,25 +65,33 @@ def update(session: Session, job: UpdateJob) -> StageOutcome:
     session.reporter.stage_started(job.step, "update", session.recipe.update.objective.name)
     samples = job.samples.open(session)
     spec = _spec(session, job, samples)
-    ref = find_policy(session.store, spec)
-    state, spent = "Reused", 0.0
+    ref, spent = find_policy(session.store, spec), None
     if ref is None:
-        ref, spent = _train(session, job, samples, spec)
-        state = "Completed"
+        with _alone(session, job, spec):
+            # Another run with the same data and recipe may have trained it meanwhile.
+            ref = find_policy(session.store, spec)
+            if ref is None:
+                ref, spent = _train(session, job, samples, spec)
     stored = load_policy(session.store, ref)
     meta = stored.meta
     outcome = StageOutcome(
         stage="update",
-        state="Reused" if state == "Reused" else "Completed",
+        state="Reused" if spent is None else "Completed",
         ref=ref,
         message=f"optimizer step {meta['optimizer_step']}, loss {meta['metrics']['train/loss']:.4f}",
         seconds=time.perf_counter() - started,
-        device_seconds=spent,
+        device_seconds=spent or 0.0,
         attributed_seconds=stored.making["seconds"],
         details={"metrics": meta["metrics"]},
     )
     session.reporter.stage_finished(job.step, outcome)
     return outcome
+
+
+def _alone(session: Session, job: UpdateJob, spec: dict[str, object]) -> AbstractContextManager[FileLock]:
+    # Not the lock of the policy itself, which is taken to move a damaged one aside.
+    purpose = f"run {session.run.run_id}: update of iteration {job.step}"
+    return session.store.object_lock("policies", f"training-{key(spec)}", purpose).hold(wait=True)
 
 
 def sample_scores(job: SamplesJob, samples: Samples, rewards: tuple[RewardSpec, ...]) -> NDArray[np.float64]:

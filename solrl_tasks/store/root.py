@@ -150,5 +150,5 @@ class Store:
     def _sweep(self) -> None:
         for name in (".", *KINDS, "quarantine"):
             atomic.sweep(self.root / name)
-        for folder in (self.runs, self.studies):
+        for folder in (self.runs, self.studies, self.root / "cache"):
             atomic.sweep(folder, recursive=True)

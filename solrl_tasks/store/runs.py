@@ -19,6 +19,7 @@ from solrl_tasks.store.root import Store, check_name
 
 logger = logging.getLogger(__name__)
 _MAY_GROW: Final = "iterations"
+_CONFIG_REMEDY: Final = "put the file back from a copy (the tracker has one), or use another run id"
 Status = Literal["running", "finished", "interrupted", "damaged"]
 
 
@@ -47,8 +48,7 @@ class RunView:
             where = self.store.root
             raise MissingObjectError(f"no run {self.run_id!r} in {where}; there is {known}") from error
         except DamagedError as error:
-            remedy = "put the file back from a copy (the tracker has one), or use another run id"
-            raise DamagedError(path, error.why, remedy) from error
+            raise DamagedError(path, error.why, _CONFIG_REMEDY) from error
 
     def iteration_dir(self, iteration: int) -> Path:
         """The folder of an iteration; it may not be there yet."""
@@ -168,6 +168,9 @@ class Run(RunView):
     def _settle(self, config: dict[str, Any]) -> None:
         path = self.path / "config.json"
         if not path.exists():
+            if self._numbers():
+                why = f"it is gone, though the run has iterations in {path.parent / 'iterations'}"
+                raise DamagedError(path, why, _CONFIG_REMEDY)
             atomic.write_sealed(path, config)
             return
         changed = differences(self.config, config)

@@ -64,6 +64,8 @@ class Trainer:
         self._model.load("current", policy.current)
         self._model.load("old", policy.old)
         optimizer = self._optimizer(job.update.optimizer, policy)
+        # An update that failed half-way leaves its gradients behind.
+        optimizer.zero_grad(set_to_none=True)
         ema, step, tally = policy.ema, policy.optimizer_step, _Tally()
         for inner in range(job.update.optimizer_steps):
             self._accumulate(job, objective, conditioning, inner, tally)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from solrl_tasks.store.atomic import write_sealed
+from solrl_tasks.store.atomic import _temporary, write_sealed
 from solrl_tasks.store.errors import DamagedError, StoreError
 from solrl_tasks.store.root import Store, folder_bytes
 
@@ -63,3 +63,14 @@ def test_bytes_are_those_of_files(tmp_path):
     (tmp_path / "a" / "x").write_bytes(b"123")
     (tmp_path / "y").write_bytes(b"12")
     assert folder_bytes(tmp_path) == 5 and folder_bytes(tmp_path / "y") == 2
+
+
+@pytest.mark.parametrize("folder", [".", "cache/base-digests", "runs/demo/iterations/0001", "policies"])
+def test_what_dead_writers_left_is_swept(tmp_path, folder):
+    store = Store.open(tmp_path / "store")
+    (store.root / folder).mkdir(parents=True, exist_ok=True)
+    host = next(iter(_temporary(store.root / "x").name.split(".")[2:])).split("-")[0]
+    left = store.root / folder / f".some.json.{host}-1-1-0.tmp"
+    left.write_text("half")
+    Store.open(store.root)
+    assert not left.exists()

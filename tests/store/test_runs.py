@@ -85,6 +85,16 @@ def test_a_damaged_configuration_is_a_clear_error(store):
     assert list_runs(store)[0].status == "damaged"
 
 
+def test_a_begun_run_without_its_configuration_is_refused(store):
+    with Run.open(store, "demo", CONFIG) as run:
+        run.commit_summary(0, {})
+    path = store.runs / "demo" / "config.json"
+    path.unlink()
+    with pytest.raises(errors.DamagedError, match=r"config\.json is damaged: it is gone"):
+        Run.open(store, "demo", CONFIG)
+    assert not path.exists()
+
+
 def test_a_committed_summary_is_final(store):
     with Run.open(store, "demo", CONFIG) as run:
         run.commit_summary(0, {"a": 1})
