@@ -259,9 +259,9 @@ def _fill(dtype: str) -> Any:
 
 def _open(path: Path, name: str) -> Any:
     try:
-        # Without write_empty_chunks a chunk that equals the fill value would leave no file.
-        config: Any = {"write_empty_chunks": True}
-        return zarr.open_array(LocalStore(path), path=name, mode="r+", zarr_format=3, config=config)
+        array = zarr.open_array(LocalStore(path), path=name, mode="r+", zarr_format=3)
+        # Otherwise a chunk that equals the fill value would leave no file.
+        return array.with_config({"write_empty_chunks": True})
     except (FileNotFoundError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(path / name, f"its metadata cannot be read ({error})") from error
 
