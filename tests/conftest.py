@@ -44,3 +44,15 @@ def micro_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "micro"
     build_pipeline(MICRO).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def free_ports() -> tuple[int, int]:
+    """Two ports that nothing listens at."""
+    from flows.processes import free_port
+
+    first = free_port(20_000 + os.getpid() % 20_000)
+    assert first is not None
+    second = free_port(first)
+    assert second is not None
+    return first, second

@@ -41,9 +41,7 @@ def test_refused_at_creation(schema: dict[str, Any], parameters: dict[str, Any],
 
 def test_accepted(schema: dict[str, Any]):
     given = {"run_id": "a-1", "iterations": 3, "explore_steps": 4, "candidates": 192, "keep": 24, "seed": 0}
-    validate(
-        given | {"engine": "bf16", "lr": 1e-3, "config": "configs/embedded.yaml"}, schema, raise_on_error=True
-    )
+    validate(given | {"engine": "bf16", "lr": 1e-3, "config": "configs/embedded.yaml"}, schema, raise_on_error=True)
     validate({}, schema, raise_on_error=True)
 
 

@@ -111,9 +111,7 @@ def test_a_server_whose_starter_was_killed_is_taken_over(settings: Settings, fak
         print([server.process.pid for server in started], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(body)], capture_output=True, text=True, check=False
-    )
+    child = subprocess.run([sys.executable, "-c", textwrap.dedent(body)], capture_output=True, text=True, check=False)
     assert child.returncode == -signal.SIGKILL, child.stderr
     told: list[str] = []
     with running_servers(settings, told.append) as started:
@@ -133,9 +131,7 @@ def test_a_port_in_use_by_something_else_names_the_way_out(settings: Settings, f
     assert "--prefect-port" in message and "SOLRL_PREFECT_PORT=" in message
 
 
-def test_a_port_taken_by_another_web_server_is_not_mistaken_for_ours(
-    settings: Settings, fakes: None, tmp_path: Path
-):
+def test_a_port_taken_by_another_web_server_is_not_mistaken_for_ours(settings: Settings, fakes: None, tmp_path: Path):
     command = [sys.executable, "-m", "fakeserver", str(settings.mlflow.port), "<html>"]
     other = subprocess.Popen(command, start_new_session=True)
     try:
@@ -161,9 +157,7 @@ def test_an_address_elsewhere_that_does_not_answer_is_refused_with_the_remedy(tm
     assert "unset PREFECT_API_URL" in str(refused.value)
 
 
-def test_a_server_that_ends_at_once_shows_its_log(
-    settings: Settings, fakes: None, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_server_that_ends_at_once_shows_its_log(settings: Settings, fakes: None, monkeypatch: pytest.MonkeyPatch):
     good = servers.prefect_server
 
     def broken(settings: Settings) -> ServerSpec:
@@ -178,9 +172,7 @@ def test_a_server_that_ends_at_once_shows_its_log(
     assert not port_taken(settings.mlflow.port)
 
 
-def test_a_server_that_never_answers_is_given_up(
-    settings: Settings, fakes: None, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_server_that_never_answers_is_given_up(settings: Settings, fakes: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(servers, "START_LIMIT", 0.5)
     good = servers.prefect_server
 

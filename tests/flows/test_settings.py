@@ -85,9 +85,7 @@ def test_children_get_the_same_settings_and_report_nothing_home(tmp_path: Path):
 
 
 def test_a_profile_is_read_without_prefect(tmp_path: Path):
-    text = (
-        'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://10.0.0.1:4200/api"\n[profiles.plain]\n'
-    )
+    text = 'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://10.0.0.1:4200/api"\n[profiles.plain]\n'
     (tmp_path / "profiles.toml").write_text(text)
     env = {"PREFECT_HOME": str(tmp_path)}
     assert profile_url(env) == ("work", "http://10.0.0.1:4200/api")

@@ -1,0 +1,147 @@
+"""What the commands print, and that a user's mistakes are told in words."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from solrl_tasks.store.root import Store
+from tests.flows.conftest import Finished, Said
+
+Solrl = Callable[..., Said]
+
+
+def test_runs_are_listed_with_their_state(solrl: Solrl, finished: Finished):
+    said = solrl("runs", "--home", finished.home)
+    assert said.code == 0
+    line = next(line for line in said.out.splitlines() if line.startswith("done"))
+    assert line.split() == ["done", "finished", "2", "of", "2", "nvfp4-emulated"]
+
+
+def test_a_run_is_shown_with_every_metric_and_its_standard_error(solrl: Solrl, finished: Finished):
+    said = solrl("runs", "show", finished.run_id, "--home", finished.home)
+    assert said.code == 0
+    for name in ("reward/proxy", "rank/kept_spearman", "eval/colourfulness", "gpu_hours/spent", "train/loss"):
+        assert name in said.out
+    assert "standard error" in said.out
+    assert "CPU device-hours (no GPU)" in said.out
+
+
+def test_a_run_as_json_holds_what_the_store_holds(solrl: Solrl, finished: Finished):
+    said = solrl("runs", "show", finished.run_id, "--json", "--home", finished.home)
+    shown = json.loads(said.out)
+    assert [summary["step"] for summary in shown["iterations"]] == [0, 1, 2]
+    last = shown["iterations"][-1]
+    assert last["metrics"]["reward/bf16"] > 0
+    assert set(last["stderr"]) <= set(last["metrics"])
+    assert shown["config"]["name"] == "micro"
+
+
+def test_the_home_may_come_from_the_environment(solrl: Solrl, finished: Finished, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SOLRL_HOME", str(finished.home))
+    assert "done" in solrl("runs").out
+    assert "done" in solrl("runs", "--home", finished.home).out
+
+
+def test_pools_are_listed_and_shown(solrl: Solrl, finished: Finished):
+    said = solrl("pools", "--home", finished.home)
+    explored = [line for line in said.out.splitlines() if "nvfp4-emulated" in line]
+    assert len(explored) == 2
+    assert all("2 x 8" in line and "100 %" in line and "colourfulness@" in line for line in explored)
+    key = explored[0].split()[0]
+    shown = json.loads(solrl("pools", "show", key, "--json", "--home", finished.home).out)
+    assert shown["key"].startswith(key)
+    assert shown["spec"]["steps"] == 2
+    assert any(user.startswith("done step ") for user in shown["used_by"])
+    assert f"key: {shown['key']}" in solrl("pools", "show", key, "--home", finished.home).out
+
+
+def test_garbage_is_listed_and_removed_only_on_demand(solrl: Solrl, finished: Finished, tmp_path: Path):
+    store = Store.open(tmp_path / "store")
+    lost = store.folder("pools") / ("a" * 24)
+    lost.mkdir(parents=True)
+    said = solrl("pools", "gc", "--min-age-hours", "0", "--home", tmp_path)
+    assert "aaaaaaaaaaaa" in said.out and "add --delete to remove it" in said.out
+    assert lost.exists()
+    assert solrl("pools", "gc", "--min-age-hours", "0", "--delete", "--home", tmp_path).code == 0
+    assert not lost.exists()
+
+
+def test_an_adapter_is_exported(solrl: Solrl, finished: Finished, tmp_path: Path):
+    for arguments, step in (((), 2), (("--iteration", "1"), 1)):
+        folder = tmp_path / str(step)
+        said = solrl("export", finished.run_id, folder, *arguments, "--home", finished.home)
+        assert said.code == 0, said.err
+        assert f"Iteration {step} of done" in said.out
+        with safe_open(folder / "pytorch_lora_weights.safetensors", "pt") as file:
+            names = list(file.keys())
+        assert names and all(name.startswith("transformer.") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("runs", "show", "nope"), "no run 'nope' in"),
+        (("runs", "show", "../x"), "run_id '../x' cannot be a folder name"),
+        (("pools", "show", "zz"), "no pool begins with 'zz'"),
+        (("export", "done", "{tmp}", "--iteration", "9"), "no finished iteration 9; there are 1 to 2"),
+        (("export", "nope", "{tmp}"), "no run 'nope'"),
+        (("track", "rebuild", "nope"), "no run 'nope'"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(
+    solrl: Solrl, finished: Finished, tmp_path: Path, arguments: tuple[str, ...], words: str
+):
+    said = solrl(*(a.format(tmp=tmp_path) for a in arguments), "--home", finished.home)
+    assert said.code == 1
+    assert said.err.startswith("error: ")
+    assert words in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_home_without_a_store_says_how_to_begin(solrl: Solrl, tmp_path: Path):
+    said = solrl("runs", "--home", tmp_path)
+    assert said.code == 1
+    assert "solrl demo" in said.err
+
+
+def test_the_doctor_reports_and_needs_no_servers(solrl: Solrl, finished: Finished, free_ports: tuple[int, int]):
+    prefect, mlflow = free_ports
+    said = solrl("doctor", "--home", finished.home, "--prefect-port", prefect, "--mlflow-port", mlflow)
+    assert said.code == 0
+    for words in ("torch", "bf16", "nvfp4-emulated", "runs          1, 1 finished", "0 of them partly filled"):
+        assert words in said.out
+    assert f"http://127.0.0.1:{prefect}/api does not answer; `solrl up` starts it" in said.out
+
+
+def test_a_run_can_be_put_into_a_tracking_database(
+    solrl: Solrl, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/m.db")
+    said = solrl("track", "rebuild", finished.run_id, "--home", finished.home)
+    assert said.code == 0, said.err
+    assert f"of run done are in MLflow: sqlite:///{tmp_path}/m.db" in said.out
+
+
+def test_help_needs_neither_torch_nor_prefect():
+    code = "import sys; import flows.cli; print([m for m in ('torch', 'prefect', 'mlflow') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_an_error_of_the_program_keeps_its_traceback(finished: Finished):
+    code = (
+        "import sys, flows.cli, flows.commands.runs as r\n"
+        "def broken(home): raise KeyError('a bug')\n"
+        "r.open_store = broken\n"
+        "sys.argv = ['solrl', 'runs']\n"
+        "flows.cli.main()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
+    assert found.returncode == 1
+    assert "Traceback" in found.stderr and "a bug" in found.stderr
