@@ -51,9 +51,7 @@ class Series:
             raise ValueError(f"series {self.label!r}: x, y and error must be of one length and not empty")
 
 
-def reward_curve(
-    series: Sequence[Series], reward: str, title: str = "", kind: Literal["png", "svg"] = "png"
-) -> bytes:
+def reward_curve(series: Sequence[Series], reward: str, title: str = "", kind: Literal["png", "svg"] = "png") -> bytes:
     """Held-out reward over iterations, with a band of one standard error on either side.
 
     Args:
@@ -80,9 +78,7 @@ def rank_curve(
     return _draw(series, ("explore steps", measure, title), "bars", kind)
 
 
-def _draw(
-    series: Sequence[Series], names: tuple[str, str, str], errors: Literal["band", "bars"], kind: str
-) -> bytes:
+def _draw(series: Sequence[Series], names: tuple[str, str, str], errors: Literal["band", "bars"], kind: str) -> bytes:
     if not series:
         raise ValueError("a plot needs at least one series")
     with rc_context(_STYLE):
