@@ -24,6 +24,7 @@ from solrl_tasks.stages.summary import build_summary
 from solrl_tasks.stages.update import first_policy, update
 from solrl_tasks.workers.policies import policy_intact
 from solrl_tasks.store.atomic import write_bytes
+from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.selections import load_selection
 from solrl_tasks.tracking.summary import Summary
@@ -88,6 +89,7 @@ def run_step(session: Session, step: int, call: Call = direct) -> Summary:
         _compare(session, committed, course)
         return committed
     summary = build_summary(session, course, _save_pictures(session, course))
+    _note_refs(session, summary)
     session.run.commit_summary(step, summary.model_dump(mode="json"))
     return summary
 
@@ -199,11 +201,14 @@ def _save_pictures(session: Session, course: Course) -> list[str]:
     return [GRID]
 
 
-def _note_refs(session: Session, committed: Summary) -> None:
-    # What is noted there is what garbage collection spares: it must outlive damage to its own file.
-    for name in committed.stages:
-        if name in committed.refs:
-            session.run.note_ref(committed.step, name, committed.refs[name])
+def _note_refs(session: Session, summary: Summary) -> None:
+    # What is noted is what garbage collection spares: it must outlive damage to its own file.
+    try:
+        noted = session.run.refs(summary.step)
+    except DamagedError:
+        noted = {}
+    for name in sorted(summary.refs.keys() - noted.keys()):
+        session.run.note_ref(summary.step, name, summary.refs[name])
 
 
 def _compare(session: Session, committed: Summary, course: Course) -> None:

@@ -17,6 +17,7 @@ from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.update import first_policy, sample_scores
 from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.tracking.summary import StageCost, Summary, split_finite
 
@@ -49,11 +50,19 @@ def build_summary(session: Session, course: "Course", images: list[str]) -> Summ
         metrics=finite,
         stderr={name: value for name, value in split_finite(stderr)[0].items() if name in finite},
         stages={name: _stage_cost(outcome) for name, outcome in course.outcomes.items()},
-        refs={name: outcome.ref for name, outcome in course.outcomes.items() if outcome.ref is not None}
-        | {"parent": course.parent, "policy": course.policy},
+        refs=_refs(session, course),
         notes=notes + _notes(course.outcomes.values()),
         images=images,
     )
+
+
+def _refs(session: Session, course: "Course") -> dict[str, Ref]:
+    refs = {name: outcome.ref for name, outcome in course.outcomes.items() if outcome.ref is not None}
+    refs |= {"parent": course.parent, "policy": course.policy}
+    if course.evaluation is not None:
+        job = course.evaluation
+        refs["evaluate_pool"] = job.open(session).ref(job.reward_ids(), job.candidates)
+    return refs
 
 
 def _training_metrics(session: Session, course: "Course") -> Metrics:

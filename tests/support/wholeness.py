@@ -1,0 +1,40 @@
+"""Whether everything that a run refers to is in the store, read and verified, not only noted."""
+
+from pathlib import Path
+
+from solrl_tasks.stages.iteration import step_intact
+from solrl_tasks.stages.session import open_session
+from solrl_tasks.store.evaluations import load_evaluation
+from solrl_tasks.store.policies import load_policy
+from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.refs import Ref
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import view_run
+from solrl_tasks.store.samples import Samples
+from solrl_tasks.store.selections import load_selection
+
+LOADERS = {
+    "pools": Pool.load,
+    "samples": Samples.load,
+    "selections": load_selection,
+    "policies": load_policy,
+    "evaluations": load_evaluation,
+}
+
+
+def check_whole(root: Path, run_id: str, recipe: object) -> None:
+    """Every object of every committed step is there as its reference says, and references are noted.
+
+    Raises:
+        StoreError or AssertionError: something is not.
+    """
+    store = Store.open(root, create=False)
+    view = view_run(store, run_id)
+    for step, raw in view.summaries().items():
+        for name, content in raw["refs"].items():
+            ref = Ref.model_validate(content)
+            LOADERS[ref.kind](store, ref)
+            assert view.refs(step)[name] == ref
+    with open_session(root, run_id, recipe) as session:
+        assert all(step_intact(session, step) for step in view.summaries())
+        assert session.worker.counters.loads == 0
