@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from solrl_tasks.pretrain import stages
@@ -29,15 +28,6 @@ def say(text: str) -> None:
     print(text, file=sys.stdout, flush=True)
 
 
-def _place(folder: Path, device: str, compiled: bool = False) -> stages.Place:
-    chosen = stages.pick_device(device)
-    if chosen.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = True
-        torch.backends.cudnn.allow_tf32 = True
-        torch.backends.cudnn.benchmark = True
-    return stages.Place(folder, chosen, compiled and chosen.type == "cuda")
-
-
 @app.command()
 def autoencoder(
     folder: Folder,
@@ -51,7 +41,7 @@ def autoencoder(
 ) -> None:
     """Build the pipeline and train its autoencoder."""
     settings = VaeSettings(batch=batch, learning_rate=learning_rate, pool=pool)
-    stages.autoencoder(_place(folder, device), size, settings, Budget(steps, seconds), say=say)
+    stages.autoencoder(stages.place_at(folder, device), size, settings, Budget(steps, seconds), say=say)
 
 
 @app.command()
@@ -71,7 +61,7 @@ def base(
 ) -> None:
     """Train the transformer and the text encoders."""
     settings = BaseSettings(batch, learning_rate, warmup, seed=seed, train_text=train_text)
-    stages.base(_place(folder, device, compiled), settings, Budget(steps, seconds), scenes, checkpoint, say)
+    stages.base(stages.place_at(folder, device, compiled), settings, Budget(steps, seconds), scenes, checkpoint, say)
 
 
 @app.command()
@@ -88,7 +78,7 @@ def straighten(
 ) -> None:
     """Train the base on its own noise-to-picture pairs, so that few steps are enough."""
     settings = BaseSettings(batch=batch, learning_rate=learning_rate, train_text=False)
-    place = _place(folder, device, compiled)
+    place = stages.place_at(folder, device, compiled)
     stages.straighten(place, settings, Budget(steps, seconds), pairs, pair_steps, say)
 
 
@@ -106,7 +96,7 @@ def curves(
 ) -> None:
     """Measure reward by steps, spread inside a group and agreement of rankings; draw the grid."""
     counts = tuple(int(part) for part in steps.split(","))
-    scorer, place = stages.ScorerPool(workers), _place(folder, device, compiled)
+    scorer, place = stages.ScorerPool(workers), stages.place_at(folder, device, compiled)
     for value in (float(part) for part in shift.split(",")):
         settings = CurveSettings(prompts=prompts, seeds=seeds, steps=counts, shift=value)
         stages.curves(place, settings, scorer, f"{name} at shift {value}", say)
@@ -156,14 +146,14 @@ def make(
         curve_settings=CurveSettings(prompts=curve_prompts, seeds=curve_seeds),
     )
     scorer = stages.ScorerPool(workers)
-    stages.run_plan(_place(folder, device, compiled), plan, scorer, say)
+    stages.run_plan(stages.place_at(folder, device, compiled), plan, scorer, say)
     scorer.close()
 
 
 @app.command()
 def restore(folder: Folder, checkpoint: Annotated[Path, typer.Argument(help="File of `base --checkpoint`.")]) -> None:
     """Put the weights of a checkpoint into the folder's pipeline."""
-    stages.restore(_place(folder, "cpu"), checkpoint)
+    stages.restore(stages.place_at(folder, "cpu"), checkpoint)
 
 
 @app.command()
@@ -173,7 +163,7 @@ def export(
     shift: Annotated[float, typer.Option(help="Static shift of the sigma grid.")] = 1.0,
 ) -> None:
     """Write the pipeline in bfloat16, as it is shipped."""
-    stages.export(_place(folder, "cpu"), target, shift)
+    stages.export(stages.place_at(folder, "cpu"), target, shift)
 
 
 if __name__ == "__main__":

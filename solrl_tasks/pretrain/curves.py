@@ -136,7 +136,7 @@ def _point(
         steps=steps,
         soft=float(here.mean()),
         strict=strict,
-        soft_heldout=float(here[novel].mean()),
+        soft_heldout=float(here[novel].mean()) if novel.any() else float("nan"),
         sigma=float(here.std(1).mean()),
         rho_regenerate=mean_spearman(here, close) if close is not None else float("nan"),
         rho_reference=mean_spearman(here, soft[max(soft)]),

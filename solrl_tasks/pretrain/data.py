@@ -6,8 +6,10 @@ right or wrong. That is the headroom which reinforcement learning is shown on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -74,12 +76,25 @@ def _form_map(changes: dict[str, str], device: torch.device | str) -> Tensor:
     return torch.tensor([FORMS.index(changes.get(form, form)) for form in FORMS], device=device)
 
 
+_TABLES: dict[str, Tensor] = {}
+
+
 def token_table(tokenizer: Any) -> Tensor:
-    """Token ids of every caption number, int64 [CAPTIONS, 16]: captions then cost nothing while training."""
-    texts = [prompt_at(index).text for index in range(CAPTIONS)]
-    batch = tokenizer(texts, padding="max_length", max_length=MAX_TOKENS, truncation=True, return_tensors="pt")
-    ids: Tensor = batch.input_ids
-    return ids
+    """Token ids of every caption number, int64 [CAPTIONS, 16]: captions then cost nothing while training.
+
+    Made once a process for tokenizers of one vocabulary.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    key = json.dumps({part: content[part] for part in sorted(content) if part not in ("padding", "truncation")})
+    if key not in _TABLES:
+        batch = tokenizer(list(_texts()), padding="max_length", max_length=MAX_TOKENS, return_tensors="pt")
+        _TABLES[key] = batch.input_ids
+    return _TABLES[key].clone()
+
+
+@lru_cache(maxsize=1)
+def _texts() -> tuple[str, ...]:
+    return tuple(prompt_at(index).text for index in range(CAPTIONS))
 
 
 def pack(latents: Tensor) -> Tensor:

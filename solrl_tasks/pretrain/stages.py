@@ -64,6 +64,16 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def place_at(folder: Path, device: str, compiled: bool = False) -> Place:
+    """A place on the named device, which is set to TF32 if it is a GPU; errors as `pick_device`."""
+    chosen = pick_device(device)
+    if chosen.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+    return Place(folder, chosen, compiled and chosen.type == "cuda")
+
+
 def load(place: Place) -> Any:
     """The pipeline of a folder, in float32. Raises FileNotFoundError where no stage has made it yet."""
     if not (place.pipeline / "model_index.json").is_file():

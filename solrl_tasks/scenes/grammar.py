@@ -200,7 +200,9 @@ def _side(evaluation: bool) -> tuple[Prompt, ...]:
 def _take(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """`count` prompts with their kinds in the proportions of `KIND_WEIGHTS`, as far as a kind has enough of them."""
     queues = {kind: iter([prompt for prompt in prompts if prompt.kind == kind]) for kind in KINDS}
-    cycle = [kind for kind in KINDS for _ in range(KIND_WEIGHTS[kind])]
+    # Round by round, so that a few prompts are of many kinds too.
+    rounds = range(max(KIND_WEIGHTS.values()))
+    cycle = [kind for turn in rounds for kind in KINDS if KIND_WEIGHTS[kind] > turn]
     taken: list[Prompt] = []
     while queues and len(taken) < count:
         for kind in cycle:
