@@ -43,7 +43,7 @@ def evaluate(session: Session, job: EvaluateJob) -> StageOutcome:
         stage="evaluate",
         state=filled.state,
         ref=found.ref,
-        message=", ".join(f"{name} {e['mean']:.3f} ± {e['stderr']:.3f}" for name, e in estimates.items()),
+        message=", ".join(f"{name} {_shown(e['mean'])} ± {_shown(e['stderr'])}" for name, e in estimates.items()),
         seconds=time.perf_counter() - started,
         device_seconds=filled.device_seconds,
         attributed_seconds=filled.attributed_seconds,
@@ -86,6 +86,10 @@ def _make(session: Session, job: PoolJob) -> Evaluation:
     }
     images = {"samples.png": _sample_grid(job, pool)} if job.store_images else {}
     return load_evaluation(session.store, save_evaluation(session.store, _spec(job, pool), content, images))
+
+
+def _shown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
 
 
 def _listed(values: NDArray[np.float64]) -> list[list[float | None]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from solrl_tasks.analysis.estimates import Estimate, mean_estimate
+from solrl_tasks.analysis.estimates import Estimate
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.stages.evaluate import estimate, held_out_scores
 from solrl_tasks.stages.outcome import StageOutcome
@@ -115,8 +115,7 @@ def _each_reward(
 def _selection_metrics(course: "Course", proxy: NDArray[np.float64], precise: NDArray[np.float64]) -> Metrics:
     counts = course.outcomes["select"].details["counts"]
     assert isinstance(counts, dict)
-    pool_std = float(np.nanstd(proxy - np.nanmean(proxy, axis=1, keepdims=True)))
-    kept_std = float(np.nanstd(precise - np.nanmean(precise, axis=1, keepdims=True)))
+    pool_std, kept_std = _spread(proxy), _spread(precise)
     return {
         "select/kept_groups": float(str(counts["kept"])),
         "select/left_out_few_finite": float(str(counts["few_finite"])),
@@ -126,6 +125,12 @@ def _selection_metrics(course: "Course", proxy: NDArray[np.float64], precise: ND
         "select/kept_std": kept_std,
         "select/std_ratio": kept_std / pool_std if pool_std > 0 else float("nan"),
     }
+
+
+def _spread(scores: NDArray[np.float64]) -> float:
+    """Standard deviation of valid scores around the mean of their group, [P, N]."""
+    groups = scores[np.isfinite(scores).any(axis=1)]
+    return float(np.nanstd(groups - np.nanmean(groups, axis=1, keepdims=True))) if len(groups) else float("nan")
 
 
 def _evaluation_metrics(session: Session, course: "Course") -> Metrics:
@@ -140,7 +145,7 @@ def _evaluation_metrics(session: Session, course: "Course") -> Metrics:
         before = held_out_scores(first, first.open(session))
         for name, values in scores.items():
             # Same prompts and seeds: the difference is far better known than either mean.
-            metrics[f"eval/gain_{name}"] = mean_estimate(np.nanmean(values - before[name], axis=1))
+            metrics[f"eval/gain_{name}"] = estimate(values - before[name])
     return metrics
 
 
