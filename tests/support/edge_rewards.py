@@ -44,9 +44,7 @@ def too_short(images: np.ndarray, prompts: Sequence[str], metadata: Metadata) ->
 
 def flat_group(images: np.ndarray, prompts: Sequence[str], metadata: Metadata) -> list[float]:
     """The same for every image of thing 0."""
-    return [
-        0.5 if text.endswith("thing 0") else brightness(image) for image, text in zip(images, prompts, strict=True)
-    ]
+    return [0.5 if text.endswith("thing 0") else brightness(image) for image, text in zip(images, prompts, strict=True)]
 
 
 def blind_group(images: np.ndarray, prompts: Sequence[str], metadata: Metadata) -> list[float]:
