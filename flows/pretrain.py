@@ -69,7 +69,7 @@ def pretrain(
     size: Size = "embedded",
     vae_seconds: Positive = 80,
     base_seconds: Positive = 355,
-    straighten_seconds: Positive = 50,
+    straighten_seconds: Positive | None = None,
     steps: Steps = None,
     vae_batch: Count = 256,
     batch: Count = 2048,
@@ -90,7 +90,7 @@ def pretrain(
         size: which architecture.
         vae_seconds: wall-clock of the autoencoder's training.
         base_seconds: wall-clock of the base's training.
-        straighten_seconds: wall-clock of the straightening.
+        straighten_seconds: wall-clock of the straightening; left out without it, as for the shipped model.
         steps: end every training after so many steps, if that comes first.
         vae_batch: pictures a step of the autoencoder.
         batch: scenes a step of the base.
@@ -109,7 +109,8 @@ def pretrain(
     bent = BaseSettings(batch=batch, learning_rate=straighten_rate, train_text=False)
     train_autoencoder(place, size, VaeSettings(batch=vae_batch, pool=pool), Budget(steps, vae_seconds))
     train_base(fast, settings, Budget(steps, base_seconds), scenes)
-    train_straight(fast, bent, Budget(steps, straighten_seconds), pairs)
+    if straighten_seconds is not None:
+        train_straight(fast, bent, Budget(steps, straighten_seconds), pairs)
     measure_curves(place, CurveSettings(prompts=curve_prompts, seeds=curve_seeds))
     return export_model(place)
 
@@ -119,7 +120,7 @@ def main(
     size: Annotated[str, typer.Option(help="embedded or micro.")] = "embedded",
     vae_seconds: float = 80,
     base_seconds: float = 355,
-    straighten_seconds: float = 50,
+    straighten_seconds: Annotated[float | None, typer.Option(help="Straighten too, for so long.")] = None,
     steps: Annotated[int | None, typer.Option(help="End every training after so many steps.")] = None,
     vae_batch: int = 256,
     batch: int = 2048,

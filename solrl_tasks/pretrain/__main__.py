@@ -88,7 +88,7 @@ def curves(
     prompts: int = CurveSettings.prompts,
     seeds: int = CurveSettings.seeds,
     steps: Annotated[str, typer.Option(help="Counts of steps, with commas.")] = "4,6,8,10,20,40",
-    shift: Annotated[str, typer.Option(help="Static shifts of the sigma grid, with commas.")] = "1.0",
+    shift: Annotated[str, typer.Option(help="Static shifts of the sigma grid, with commas.")] = "3.0",
     workers: Annotated[int, typer.Option(help="Processes that score.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the entry in report.json.")] = "curves",
     device: Device = "auto",
@@ -160,7 +160,7 @@ def restore(folder: Folder, checkpoint: Annotated[Path, typer.Argument(help="Fil
 def export(
     folder: Folder,
     target: Annotated[Path, typer.Argument(help="Folder to write.")],
-    shift: Annotated[float, typer.Option(help="Static shift of the sigma grid.")] = 1.0,
+    shift: Annotated[float, typer.Option(help="Static shift of the sigma grid.")] = CurveSettings.shift,
 ) -> None:
     """Write the pipeline in bfloat16, as it is shipped."""
     stages.export(stages.place_at(folder, "cpu"), target, shift)

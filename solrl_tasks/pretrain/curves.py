@@ -33,7 +33,7 @@ class CurveSettings:
     seeds: int = 96
     steps: tuple[int, ...] = (4, 6, 8, 10, 20, 40)
     regenerate: int = 10
-    shift: float = 1.0
+    shift: float = 3.0
     batch: int = 2048
     seed: int = 7
 

@@ -283,7 +283,7 @@ def run_plan(place: Place, plan: Plan, score: ScorerPool | None = None, say: Say
     return found
 
 
-def export(place: Place, folder: Path, shift: float = 1.0) -> None:
+def export(place: Place, folder: Path, shift: float = CurveSettings.shift) -> None:
     """Write the folder's pipeline in bfloat16, as it is shipped, with its scheduler at this static shift."""
     pipeline = load(place)
     pipeline.register_modules(

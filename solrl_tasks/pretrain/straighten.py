@@ -2,7 +2,8 @@
 
 A flow trained on independent noise bends where it decides what to draw, so few steps and many steps disagree on which
 seeds are good. Trained once more on pairs of noise and the picture that it makes of that noise, it keeps its map, its
-errors and its spread, and needs fewer steps to follow it.
+errors and its spread, and needs fewer steps to follow it. The price: every picture is tied to one noise, so objectives
+that noise a picture afresh, as NFT does, work against it. The shipped model is therefore not straightened.
 """
 
 from __future__ import annotations

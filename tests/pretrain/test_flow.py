@@ -13,6 +13,7 @@ def test_the_flow_makes_a_model(prefect_server, tmp_path):
         output=str(tmp_path),
         size="micro",
         steps=2,
+        straighten_seconds=60,
         vae_batch=8,
         batch=8,
         pool=128,
