@@ -1,5 +1,7 @@
 """A whole run, and its way into MLflow, without a network and without asking for one."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +28,7 @@ def watch(event, arguments):
     elif arguments[0] in (None, "", "localhost", "127.0.0.1", "::1", socket.gethostname()):
         return
     with attempts.open("a") as file:
-        file.write(f"{event} {arguments[-1] if event == 'socket.connect' else arguments[0]}\\n")
+        file.write(f"{event} {arguments[-1] if 'connect' in event else arguments[0]}\\n")
     raise OSError("there is no network")
 
 sys.addaudithook(watch)
@@ -58,23 +60,13 @@ def child(folder: Path, what: str, environment: dict[str, str]) -> tuple[subproc
     attempts.touch()
     # Where the kernel allows it, there is really no network, whatever the hook sees.
     apart = ["unshare", "--map-root-user", "--net"]
-    cut = (
-        subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0 if _has_unshare() else False
-    )
+    cut = shutil.which("unshare") and not subprocess.run([*apart, "true"], capture_output=True, check=False).returncode
     command = [*(apart if cut else []), sys.executable, "-c", CHILD, str(attempts), what]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     return done, attempts.read_text()
 
 
-def _has_unshare() -> bool:
-    import shutil
-
-    return shutil.which("unshare") is not None
-
-
 def plain_environment(folder: Path) -> dict[str, str]:
-    import os
-
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
     return kept | {"OMP_NUM_THREADS": "1", "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect")}
 
