@@ -4,11 +4,14 @@ import contextlib
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import psutil
 
+from flows.errors import UserError
 from flows.settings import LOOPBACK
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -22,6 +25,20 @@ def find_alive(pid: int, created: float) -> psutil.Process | None:
     except psutil.Error:
         return None
     return process if same else None
+
+
+def runtime_folder() -> Path:
+    """A folder for what commands of this user on this machine must know of each other.
+
+    Raises:
+        UserError: somebody else made it.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"solrl-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise UserError(f"{folder} belongs to another user: name another place with XDG_RUNTIME_DIR")
+    return folder
 
 
 def signal_group(leader: int, number: int) -> None:

@@ -11,8 +11,8 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
+from flows.lifecycle import Report
 from flows.presence import find_absent, forget
-from flows.servers import Report
 from flows.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ os.environ.update(
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "XDG_RUNTIME_DIR": tempfile.mkdtemp(prefix="solrl-tests-runtime-"),
         "PREFECT_HOME": tempfile.mkdtemp(prefix="solrl-tests-prefect-"),
     }
 )

@@ -13,8 +13,8 @@ import typer
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import console, say, shown_command
 from flows.errors import UserError
+from flows.lifecycle import running_servers
 from flows.processes import raise_on_termination
-from flows.servers import running_servers
 from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def demo(
     parameters = {"run_id": run_id, "config": config, "iterations": iterations}
     threading.Thread(target=_preload, name="preload", daemon=True).start()
     try:
-        with running_servers(settings, say) as started:
+        with running_servers(settings, say) as used:
             try:
                 result, flow_run_id = _run(settings, parameters, recipe.iterations)
             finally:
                 _drain()
             summaries = _show(settings, run_id)
-        _where_to_look(settings, summaries, result, flow_run_id, bool(started))
+        _where_to_look(settings, summaries, result, flow_run_id, any(server.stopped for server in used))
     except KeyboardInterrupt:
         say(f"Stopped. `{shown_command('solrl')} demo` goes on where it stopped.")
         raise SystemExit(INTERRUPTED) from None

@@ -10,8 +10,8 @@ from pathlib import Path
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import say, shown_command
 from flows.errors import UserError
+from flows.lifecycle import Running, running_servers
 from flows.processes import raise_on_termination
-from flows.servers import Running, running_servers
 from flows.settings import Settings, profile_url
 
 
@@ -27,7 +27,7 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
             f"Prefect: your profile {profile[0]!r} names {profile[1]}, which is not used here. "
             f"To use that server: PREFECT_API_URL={profile[1]} solrl up"
         )
-    with suppress(KeyboardInterrupt), running_servers(settings, say) as started, watched(started) as ended:
+    with suppress(KeyboardInterrupt), running_servers(settings, say) as used, watched(used) as ended:
         from flows.deployments import serve_deployments
         from flows.recovery import close_all_dead
 
@@ -40,16 +40,16 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
 
 
 @contextmanager
-def watched(started: list[Running]) -> Iterator[list[str]]:
+def watched(used: list[Running]) -> Iterator[list[str]]:
     """End this command, with the reason in the list given, should one of its servers end by itself."""
     done = threading.Event()
     ended: list[str] = []
 
     def watch() -> None:
         while not done.wait(2.0):
-            for server in started:
-                if server.exit_code() is not None:
-                    ended.append(f"{server.spec.name}: the server ended by itself, exit code {server.exit_code()}")
+            for server in used:
+                if server.ended:
+                    ended.append(f"{server.spec.name}: the server ended by itself; its log is {server.spec.log}")
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
 

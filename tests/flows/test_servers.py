@@ -1,4 +1,4 @@
-"""Servers start in their own process groups, are recognised, taken over and stopped, and nothing else."""
+"""Servers start in process groups of their own, are shared by commands, and the last one out stops them."""
 
 import os
 import signal
@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import servers
+from flows import lifecycle, servers
 from flows.errors import UserError
-from flows.processes import find_alive, free_port, port_taken
-from flows.servers import ServerSpec, probe, running_servers
+from flows.lifecycle import running_servers
+from flows.processes import free_port, port_taken, runtime_folder
+from flows.servers import ServerSpec, probe
 from flows.settings import LOOPBACK, Settings
 
 FAKE = """
@@ -72,18 +73,51 @@ def test_both_start_and_are_stopped_with_all_their_children(settings: Settings, 
         assert all(probe(server.spec) == "answers" for server in started)
     psutil.wait_procs(members, timeout=5)
     assert not any(member.is_running() for member in members)
-    assert not list((settings.home / "servers").iterdir())
+    assert not list(runtime_folder().glob("*.json"))
     assert any("Prefect: up after" in line for line in told)
     assert told[-1] == "MLflow: stopped"
 
 
-def test_a_server_that_answers_already_is_used_and_left_alone(settings: Settings, fakes: None):
+def test_the_last_command_that_uses_a_server_stops_it(settings: Settings, fakes: None):
     told: list[str] = []
-    with running_servers(settings, told.append):
-        with running_servers(settings, told.append) as inner:
-            assert inner == []
-        assert probe(servers.prefect_server(settings)) == "answers"
-    assert any("already running; left as it is" in line for line in told)
+    first, second = running_servers(settings, told.append), running_servers(settings, told.append)
+    started = first.__enter__()
+    joined = second.__enter__()
+    assert [server.process for server in joined] == [server.process for server in started]
+    assert any("started by another solrl; stopped with the last that uses it" in line for line in told)
+    first.__exit__(None, None, None)
+    assert told[-1] == "MLflow: left running for another solrl that uses it, which stops it"
+    assert probe(servers.prefect_server(settings)) == "answers"
+    second.__exit__(None, None, None)
+    assert told[-1] == "MLflow: stopped"
+    assert probe(servers.prefect_server(settings)) == "silent"
+    for server in started:
+        server.child.wait()
+
+
+def test_a_server_that_no_command_started_is_used_and_left_alone(settings: Settings, fakes: None):
+    told: list[str] = []
+    command = [sys.executable, "-m", "fakeserver", str(settings.prefect.port), "true"]
+    other = subprocess.Popen(command, start_new_session=True)
+    try:
+        while probe(servers.prefect_server(settings)) == "silent":
+            pass
+        with running_servers(settings, told.append) as used:
+            assert [server.process is None for server in used] == [True, False]
+        assert any("already running; left as it is" in line for line in told)
+        assert other.poll() is None
+        assert not any("Prefect: stopped" in line for line in told)
+    finally:
+        os.killpg(other.pid, signal.SIGKILL)
+        other.wait()
+
+
+def test_servers_of_another_home_are_named_as_such(settings: Settings, fakes: None, tmp_path: Path):
+    told: list[str] = []
+    elsewhere = settings.model_copy(update={"home": tmp_path / "elsewhere"})
+    with running_servers(settings, told.append), running_servers(elsewhere, told.append):
+        pass
+    assert any(f"for the home {settings.home}, which keeps what it shows" in line for line in told)
 
 
 def test_an_error_inside_stops_the_servers_too(settings: Settings, fakes: None):
@@ -92,11 +126,12 @@ def test_an_error_inside_stops_the_servers_too(settings: Settings, fakes: None):
     assert all(probe(server.spec) == "silent" for server in started)
 
 
-def test_a_server_whose_starter_was_killed_is_taken_over(settings: Settings, fakes: None, tmp_path: Path):
+def test_a_server_whose_starter_was_killed_is_stopped_by_the_next(settings: Settings, fakes: None, tmp_path: Path):
     body = f"""
     import os, signal
     from pathlib import Path
     from flows import servers
+    from flows.lifecycle import running_servers
     from flows.settings import Settings
     ports = {settings.prefect.port}, {settings.mlflow.port}
     settings = Settings.read(Path({str(settings.home)!r}), *ports, {{}})
@@ -107,7 +142,7 @@ def test_a_server_whose_starter_was_killed_is_taken_over(settings: Settings, fak
             return servers.ServerSpec(**{{**vars(make(s)), "arguments": arguments}})
         return build
     servers.prefect_server, servers.mlflow_server = fake(real[0], "true"), fake(real[1], "3.17.2")
-    with servers.running_servers(settings, print) as started:
+    with running_servers(settings, print) as started:
         print([server.process.pid for server in started], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -115,11 +150,10 @@ def test_a_server_whose_starter_was_killed_is_taken_over(settings: Settings, fak
     assert child.returncode == -signal.SIGKILL, child.stderr
     told: list[str] = []
     with running_servers(settings, told.append) as started:
-        assert [server.taken_over for server in started] == [True, True]
+        assert all(server.process is not None and server.child is None for server in started)
         members = [member for server in started for member in family(server.process.pid)]
-    assert any("left by a command that was killed" in line for line in told)
-    psutil.wait_procs(members, timeout=5)
-    assert not any(find_alive(member.pid, member.create_time()) for member in members if member.is_running())
+    _, alive = psutil.wait_procs(members, timeout=5)
+    assert not alive
 
 
 def test_a_port_in_use_by_something_else_names_the_way_out(settings: Settings, fakes: None):
@@ -173,7 +207,7 @@ def test_a_server_that_ends_at_once_shows_its_log(settings: Settings, fakes: Non
 
 
 def test_a_server_that_never_answers_is_given_up(settings: Settings, fakes: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(servers, "START_LIMIT", 0.5)
+    monkeypatch.setattr(lifecycle, "START_LIMIT", 0.5)
     good = servers.prefect_server
 
     def mute(settings: Settings) -> ServerSpec:

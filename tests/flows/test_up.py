@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.lifecycle import running_servers
 from flows.processes import port_taken
-from flows.servers import running_servers
 from flows.settings import PROJECT, Settings
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs
@@ -120,7 +120,7 @@ def test_up_serves_refuses_resumes_and_stops_all_that_it_started(shells: Shells,
     assert "Traceback" not in shells.log.split("Stopping")[-1]
 
 
-def test_after_a_power_cut_the_next_up_takes_over_and_goes_on(shells: Shells, micro_config: Path):
+def test_after_a_power_cut_the_next_up_goes_on_and_stops_what_was_left(shells: Shells, micro_config: Path):
     shells.start()
     assert shells.up is not None
     parameters = ["-p", f"config={micro_config}", "-p", "run_id=cut", "-p", "iterations=2"]
@@ -137,7 +137,7 @@ def test_after_a_power_cut_the_next_up_takes_over_and_goes_on(shells: Shells, mi
     assert "\n  none" in shells.doctor()
 
     shells.start()
-    assert shells.log.count("left by a command that was killed") == 2
+    assert shells.log.count("started by another solrl") == 2
     again = shells.ask("solrl/train", *parameters, "--watch")
     assert again.returncode == 0, again.stdout + shells.log
     os.killpg(shells.up.pid, signal.SIGINT)
