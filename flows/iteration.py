@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from prefect import flow, runtime
 from prefect.states import Completed
@@ -12,7 +12,13 @@ from flows.settings import Settings
 
 if TYPE_CHECKING:
     from flows.publishing import Publisher
+    from solrl_tasks.stages.iteration import StageFunction
+    from solrl_tasks.stages.outcome import StageOutcome
     from solrl_tasks.stages.session import Session
+    from solrl_tasks.tracking.summary import Summary
+
+ORDER: Final = ("quantize", "explore", "select", "regenerate", "audit", "update", "evaluate")
+COMMITTED: Final = "committed earlier, and all of it is there"
 
 _open: dict[str, tuple["Session", "Publisher"]] = {}
 
@@ -43,9 +49,26 @@ def iteration(run_id: str, step: int) -> Any:
     from solrl_tasks.stages.tasks import call_as_task
 
     session, publisher = _open[run_id]
+    called: list[str] = []
+
+    def call(stage: "StageFunction", session: "Session", job: Any) -> "StageOutcome":
+        called.append(stage.__name__)
+        return call_as_task(stage, session, job)
+
     with present(Settings.read(), runtime.flow_run.id, runtime.flow_run.name):
-        known = committed_summary(session, step)
-        summary = run_step(session, step, call_as_task)
+        known = committed_summary(session, step) is not None
+        summary = run_step(session, step, call)
+        reused = known and not called
+        if reused:
+            _report_reused(session, summary)
         publisher.step_done(step)
     data = summary.model_dump(mode="json")
-    return Completed(name="Reused", message="committed earlier", data=data) if known is not None else data
+    return Completed(name="Reused", message=COMMITTED, data=data) if reused else data
+
+
+def _report_reused(session: "Session", summary: "Summary") -> None:
+    from solrl_tasks.stages.outcome import StageOutcome
+
+    for stage in sorted(summary.stages, key=ORDER.index):
+        outcome = StageOutcome(stage=stage, state="Reused", message=COMMITTED)
+        session.reporter.stage_finished(summary.step, outcome)
