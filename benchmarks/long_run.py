@@ -2,9 +2,10 @@
 
     python benchmarks/long_run.py --store /tmp/long --iterations 30 --seeds 1 2 3 --out docs/images/long-run
 
-Each seed is a run of its own (``<name>-seed<k>``) in one store, in a process of its own; a run that exists goes on where
-it stopped, and without ``--iterations`` left to do this only draws. ``--set`` overrides recipe fields by dotted name.
-``--seconds`` stops a seed after so many seconds, at the end of an iteration. Writes ``<out>.json`` and ``<out>.png``.
+Each seed is a run of its own (``<name>-seed<k>``) in one store, in a process of its own; a run that exists goes on
+where it stopped, and without ``--iterations`` left to do this only draws. ``--set`` overrides recipe fields by dotted
+name. ``--seconds`` stops a seed after so many seconds, at the end of an iteration.
+Writes ``<out>.json`` and ``<out>.png``.
 """
 
 import argparse

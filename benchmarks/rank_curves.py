@@ -30,14 +30,19 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     text = {reference: result.model_dump(mode="json") for reference, result in results.items()}
     arguments.out.with_suffix(".json").write_text(json.dumps(text))
-    arguments.out.with_suffix(".png").write_bytes(rank_curve(_series(results), title="Rank correlation over explore steps"))
+    arguments.out.with_suffix(".png").write_bytes(
+        rank_curve(_series(results), title="Rank correlation over explore steps")
+    )
 
 
 def _print(result: RankFidelity) -> None:
-    print(f"against {result.reference_engine}, {result.reference_steps} steps; {result.prompts} prompts x {result.candidates}")
+    shape = f"{result.prompts} prompts x {result.candidates}"
+    print(f"against {result.reference_engine}, {result.reference_steps} steps; {shape}")
     for proxy in result.proxies:
-        shown = {name: proxy.metrics[name] for name in ("spearman", "overlap_best", "overlap_worst", "contrast_share")}
-        print(f"  {proxy.engine:15s} {proxy.steps:3d}  " + "  ".join(f"{k} {v}" for k, v in shown.items()), flush=True)
+        names = ("spearman", "overlap_best", "overlap_worst", "contrast_share")
+        shown = {name: proxy.metrics[name] for name in names}
+        values = "  ".join(f"{name} {value}" for name, value in shown.items())
+        print(f"  {proxy.engine:15s} {proxy.steps:3d}  {values}", flush=True)
 
 
 def _series(results: dict[int, RankFidelity]) -> list[Series]:

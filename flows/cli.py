@@ -1,6 +1,7 @@
 """The command line: ``solrl``."""
 
 import sys
+from pathlib import Path
 from typing import Final
 
 import typer
@@ -27,6 +28,8 @@ app.add_typer(track.app, name="track")
 
 def main() -> None:
     """Run a command; errors that a user can mend are told without a traceback."""
+    # A user's own rewards are named as module:attribute and looked for in the current folder too.
+    sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except Exception as error:

@@ -28,9 +28,10 @@ def list_all(context: typer.Context, home: Home = None) -> None:
 
     columns = ("pool", "model", "policy", "engine", "steps", "prompts x candidates", "filled", "rewards", "size")
     table = make_table(*columns)
-    pools = describe_pools(open_store(home))
+    store = open_store(home)
+    pools = describe_pools(store)
     for pool in pools:
-        table.add_row(*_row(pool))
+        table.add_row(*_row(store, pool))
     console.print(table)
     say(f"{len(pools)} pools, {format_bytes(sum(pool.bytes for pool in pools))}")
 
@@ -96,7 +97,9 @@ def gc(
         say(f"{len(plan)} objects, {total}, that nothing refers to{then}")
 
 
-def _row(pool: "PoolInfo") -> tuple[str, ...]:
+def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:
+    from solrl_tasks.store.models import model_name
+
     spec = pool.spec
     policy = str(spec.get("policy", "?"))
     worst = min(pool.filled.values(), default=0.0)
@@ -104,7 +107,7 @@ def _row(pool: "PoolInfo") -> tuple[str, ...]:
     images = " + images" if "images" in pool.filled else ""
     return (
         pool.key[:SHORT],
-        str(spec.get("model", "?")),
+        model_name(store, str(spec.get("base", "?"))),
         policy[:SHORT],
         str(spec.get("engine", {}).get("name", "?")),
         str(spec.get("steps", "?")),

@@ -28,7 +28,9 @@ def _load(module_name: str, attribute: str, asked: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
             return None
-        raise UnknownExtensionError(f"{asked}: its module {module_name} needs {error.name}, which is not installed") from error
+        raise UnknownExtensionError(
+            f"{asked}: its module {module_name} needs {error.name}, which is not installed"
+        ) from error
     return getattr(module, attribute, None)
 
 

@@ -141,7 +141,7 @@ class EvaluateSpec(Frozen):
 class AuditSpec(Frozen):
     """Whole groups regenerated now and then, to know how far the proxy can be trusted. ``every`` 0 is never."""
 
-    every: Annotated[int, Field(ge=0)] = 0
+    every: Annotated[int, Field(ge=0)] = 10
     prompts: Positive = 1
 
 

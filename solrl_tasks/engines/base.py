@@ -79,6 +79,7 @@ class Engine(Protocol):
 
     name: ClassVar[str]
     version: ClassVar[str]
+    kind: ClassVar[Literal["real", "emulated"]]
 
     def __init__(self, options: Any, device: torch.device) -> None: ...
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from solrl_tasks.analysis.estimates import Estimate, mean_estimate
-from solrl_tasks.stages.explore import PoolJob, explore
+from solrl_tasks.stages.explore import explore
+from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import evaluation_spec

@@ -2,74 +2,14 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from solrl_tasks.config.recipe import RewardSpec, SamplingSpec
-from solrl_tasks.rewards.base import reward_id
-from solrl_tasks.rewards.scoring import make_reward
-from solrl_tasks.sampling.prompts import PromptSet
+from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.specs import PolicyChoice, pool_spec
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.records import environment_record
-from solrl_tasks.workers.jobs import RolloutJob, Work
-
-
-@dataclass(frozen=True)
-class PoolJob:
-    """A pool to fill: explored candidates, held-out evaluation images, or a study's reference.
-
-    Attributes:
-        step: iteration it belongs to, for reports only.
-        stage: name shown, for reports and costs only.
-        candidates: per prompt.
-    """
-
-    step: int
-    stage: str
-    prompts: PromptSet
-    policy: PolicyChoice
-    exploration_seed: int
-    sampling: SamplingSpec
-    candidates: int
-    rewards: tuple[RewardSpec, ...]
-    store_images: bool = False
-    reuse: Literal["exact", "compatible"] = "exact"
-
-    def open(self, session: Session) -> Pool:
-        """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
-        spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling)
-        return Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
-
-    def count_blocks(self) -> int:
-        """Blocks of the whole pool: one prompt times one chunk each."""
-        return len(self.prompts) * -(-self.candidates // self.chunk)
-
-    @property
-    def chunk(self) -> int:
-        """Candidates computed together."""
-        if self.sampling.chunk == "auto":
-            raise ValueError("a chunk must be fixed before a pool is opened: prepare the recipe first")
-        return self.sampling.chunk
-
-    def reward_ids(self) -> list[str]:
-        """ "name@version" of each reward."""
-        return [reward_id(make_reward(reward)) for reward in self.rewards]
-
-    def rollout(self, session: Session) -> RolloutJob:
-        """What the worker is asked; reads the policy from the store."""
-        return RolloutJob(
-            engine=self.sampling.engine,
-            lora=self.policy.load(session),
-            sampler=self.sampling.sampler,
-            steps=self.sampling.steps,
-            prompts=self.prompts,
-            exploration_seed=self.exploration_seed,
-            rewards=self.rewards,
-        )
+from solrl_tasks.workers.jobs import Work
 
 
 def explore(session: Session, job: PoolJob) -> StageOutcome:
@@ -120,8 +60,9 @@ def _fill(
         block = result.work.token
         assert isinstance(block, Block)
         images = result.images if job.store_images and result.work.images is None else None
-        pool.write(block, result.rewards, images, result.seconds, record)
+        # Noted first: a block that a kill takes from between the two is done, and paid for, twice.
         session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
+        pool.write(block, result.rewards, images, result.seconds, record)
         spent += result.seconds
         sampled += int(result.work.images is None)
         failures += result.failures
@@ -131,12 +72,11 @@ def _fill(
 
 
 def _work(job: PoolJob, pool: Pool, blocks: Sequence[Block]) -> Iterator[Work]:
-    by_id = dict(zip(job.reward_ids(), job.rewards, strict=True))
     for block in blocks:
         yield Work(
             token=block,
             row=block.row,
             candidates=tuple(range(block.start, block.stop)),
-            rewards=tuple(by_id[name] for name in block.missing),
+            rewards=job.rewards_named(block.missing),
             images=None if block.needs_sampling else pool.images(block.row, range(block.start, block.stop)),
         )

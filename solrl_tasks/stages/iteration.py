@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from solrl_tasks.stages.evaluate import EvaluateJob, evaluate, stored_evaluation
-from solrl_tasks.stages.explore import PoolJob, explore
+from solrl_tasks.stages.explore import explore
+from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.pictures import iteration_grid
 from solrl_tasks.stages.plan import (
@@ -17,17 +18,17 @@ from solrl_tasks.stages.plan import (
     plan_update,
 )
 from solrl_tasks.stages.quantize import quantize
-from solrl_tasks.stages.regenerate import SamplesJob, regenerate
+from solrl_tasks.stages.regenerate import regenerate
 from solrl_tasks.stages.select import select, stored_selection
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.summary import build_summary
 from solrl_tasks.stages.update import first_policy, update
-from solrl_tasks.workers.policies import policy_intact
 from solrl_tasks.store.atomic import write_bytes
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.selections import load_selection
 from solrl_tasks.tracking.summary import Summary
+from solrl_tasks.workers.policies import policy_intact
 
 GRID = "grid.png"
 StageFunction = Callable[[Session, Any], StageOutcome]
@@ -184,9 +185,7 @@ def _train(session: Session, course: Course, call: Call) -> None:
     course.policy = learned.ref
 
 
-def _run(
-    session: Session, course: Course, name: str, stage: StageFunction, job: Any, call: Call
-) -> StageOutcome:
+def _run(session: Session, course: Course, name: str, stage: StageFunction, job: Any, call: Call) -> StageOutcome:
     outcome = course.outcomes[name] = call(stage, session, job)
     if outcome.ref is not None:
         session.run.note_ref(course.step, name, outcome.ref)
@@ -219,7 +218,7 @@ def _compare(session: Session, committed: Summary, course: Course) -> None:
         found = f"step {committed.step}: {name} was done again and differs from what the run recorded"
         if name == "update":
             raise DivergedError(
-                f"{found}, so its later steps would no longer follow from it. Hardware, threads or libraries have changed "
-                "since. Run again as it was first run, restore the policy from a backup, or start a new run_id"
+                f"{found}, so its later steps would no longer follow from it. Hardware, threads or libraries have "
+                "changed since. Run again as it was first run, restore the policy from a backup, or start a new run_id"
             )
         session.reporter.note(f"{found}: hardware, threads or libraries have changed")

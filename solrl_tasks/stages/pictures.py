@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from solrl_tasks.stages.explore import PoolJob
-from solrl_tasks.stages.regenerate import SamplesJob
+from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.update import sample_scores
@@ -36,7 +35,7 @@ def iteration_grid(session: Session, course: "Course") -> bytes | None:
         return None
     pool, samples = course.pool.open(session), course.samples.open(session)
     proxy = proxy_scores(course.pool, pool, session.recipe.rewards)
-    precise = sample_scores(course.samples, samples, session.recipe.rewards)
+    precise = sample_scores(samples, session.recipe.rewards)
     grid_rows = [
         _row(session, course.pool, pool, course.samples, samples, int(row), proxy[row], precise[row]) for row in kept
     ]

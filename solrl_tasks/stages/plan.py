@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.sampling.identity import draw_prompts, exploration_seed
-from solrl_tasks.stages.explore import PoolJob
-from solrl_tasks.stages.regenerate import SamplesJob
+from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.select import SelectJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice
@@ -91,9 +90,7 @@ def evaluation_rewards(session: Session) -> tuple[RewardSpec, ...]:
     return trained + tuple(reward for reward in session.recipe.evaluate.rewards if reward.name not in names)
 
 
-def _samples(
-    session: Session, stage: str, pool: PoolJob, rows: list[int], indices: NDArray[np.int64]
-) -> SamplesJob:
+def _samples(session: Session, stage: str, pool: PoolJob, rows: list[int], indices: NDArray[np.int64]) -> SamplesJob:
     return SamplesJob(
         step=pool.step,
         stage=stage,
@@ -104,4 +101,5 @@ def _samples(
         rewards=session.recipe.rewards,
         indices=indices,
         store_images=pool.store_images,
+        reuse=pool.reuse,
     )

@@ -2,7 +2,7 @@
 
 import time
 
-from solrl_tasks.stages.explore import PoolJob
+from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
 
@@ -30,7 +30,7 @@ def quantize(session: Session, job: PoolJob) -> StageOutcome:
         outcome = StageOutcome(
             stage="quantize",
             state="Completed",
-            message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {len(record.replaced)} layers replaced",
+            message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {report.replaced} layers replaced",
             seconds=time.perf_counter() - started,
             device_seconds=report.seconds,
             details={"sync": report.model_dump(mode="json"), "engine": record.model_dump(mode="json")},

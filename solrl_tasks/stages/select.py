@@ -13,7 +13,7 @@ from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import candidate_seed
 from solrl_tasks.selection.groups import select_groups
 from solrl_tasks.selection.scores import weighted_scores
-from solrl_tasks.stages.explore import PoolJob
+from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import selection_spec
@@ -89,7 +89,8 @@ def _make(session: Session, job: SelectJob) -> Selection:
 
 def _seeds(job: PoolJob) -> NDArray[np.uint64]:
     rows = [
-        [candidate_seed(job.exploration_seed, key, index) for index in range(job.candidates)] for key in job.prompts.keys
+        [candidate_seed(job.exploration_seed, key, index) for index in range(job.candidates)]
+        for key in job.prompts.keys
     ]
     return np.array(rows, dtype=np.uint64)
 

@@ -1,6 +1,5 @@
 """An open run: its recipe, its store, its worker."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,13 +8,14 @@ from pathlib import Path
 
 import torch
 
-from solrl_tasks.config.extensions import find_extension, parse_options
+from solrl_tasks.config.extensions import build, find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec, SamplingSpec
 from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet, read_prompts
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
+from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run
 from solrl_tasks.workers.base import Worker
@@ -64,7 +64,9 @@ class Session:
     @cached_property
     def base_digest(self) -> str:
         """Content digest of the base model."""
-        return base_digest(self.recipe.model, self.store.root / "cache")
+        digest = base_digest(self.recipe.model, self.store.root / "cache")
+        name_model(self.store, digest, self.recipe.model.source)
+        return digest
 
     @cached_property
     def latent_shape(self) -> tuple[int, ...]:
@@ -102,6 +104,7 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
             f"audit.prompts is {recipe.audit.prompts}, more than prompts.per_iteration "
             f"({recipe.prompts.per_iteration}): an audit regenerates groups of the iteration"
         )
+    _check_times(recipe)
     return Prepared(_resolve_chunks(recipe), train, heldout)
 
 
@@ -133,9 +136,14 @@ def open_session(
         yield Session(prepared, store, run, worker, reporter or SilentReporter(), device)
 
 
-def new_run_id(name: str, now: str) -> str:
-    """A run id for a user who gave none: recipe name, time, and process, so that two never meet."""
-    return f"{name}-{now}-{os.getpid()}"
+def _check_times(recipe: Recipe) -> None:
+    spec = recipe.update
+    objective = build("objective", spec.objective.name, dict(spec.objective.options))
+    if objective.times == "grid_subset" and spec.times_per_sample > recipe.regenerate.steps:
+        raise ValueError(
+            f"update.times_per_sample is {spec.times_per_sample}, but regenerate.steps ({recipe.regenerate.steps}) has "
+            "no more noise levels to draw from without repeating one: lower it"
+        )
 
 
 def _check_extensions(recipe: Recipe) -> None:
@@ -160,7 +168,12 @@ def _resolve_chunks(recipe: Recipe) -> Recipe:
         chunk = AUTO_CHUNK if sampling.chunk == "auto" else sampling.chunk
         return sampling.model_copy(update={"chunk": chunk})
 
-    evaluate = recipe.evaluate.model_copy(update={"sampling": fixed(recipe.evaluate.sampling)})
+    # Held-out seeds are fixed by the recipe, so that a chunk need not hold more of them.
+    seeds = min(AUTO_CHUNK, recipe.evaluate.seeds) if recipe.evaluate.sampling.chunk == "auto" else None
+    sampling = fixed(
+        recipe.evaluate.sampling if seeds is None else recipe.evaluate.sampling.model_copy(update={"chunk": seeds})
+    )
+    evaluate = recipe.evaluate.model_copy(update={"sampling": sampling})
     return recipe.model_copy(
         update={"explore": fixed(recipe.explore), "regenerate": fixed(recipe.regenerate), "evaluate": evaluate}
     )

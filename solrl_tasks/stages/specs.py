@@ -54,10 +54,17 @@ def extension_spec(kind: str, spec: ExtensionSpec) -> Spec:
     }
 
 
+def family_spec(session: Session) -> Spec:
+    """Name and version of the model family: its sigma grid and its conditioning decide bits."""
+    name = session.recipe.model.family
+    return {"name": name, "version": find_extension("family", name).version}
+
+
 def sampling_spec(session: Session, sampling: SamplingSpec) -> Spec:
     """Everything about sampling that decides bits, the model's conditioning and the numerics included."""
     model = session.recipe.model
     return {
+        "family": family_spec(session),
         "engine": extension_spec("engine", sampling.engine),
         "sampler": extension_spec("sampler", ExtensionSpec(name=sampling.sampler)),
         "steps": sampling.steps,
@@ -76,7 +83,6 @@ def pool_spec(
     return {
         "kind": "pool",
         "algo_version": ALGO_VERSION,
-        "model": session.recipe.model.source,
         "base": session.base_digest,
         "policy": policy.digest,
         "prompts": prompts_digest,
@@ -89,7 +95,8 @@ def pool_spec(
 def rewards_spec(rewards: Sequence[RewardSpec]) -> list[Spec]:
     """Name, version and weight of each reward, in the order of names."""
     return [
-        {"id": reward_id(make_reward(reward)), "weight": reward.weight} for reward in sorted(rewards, key=lambda r: r.name)
+        {"id": reward_id(make_reward(reward)), "weight": reward.weight}
+        for reward in sorted(rewards, key=lambda r: r.name)
     ]
 
 
@@ -128,6 +135,7 @@ def initial_policy_spec(session: Session) -> Spec:
         "kind": "policy",
         "algo_version": ALGO_VERSION,
         "base": session.base_digest,
+        "family": family_spec(session),
         "lora": session.recipe.update.lora.model_dump(mode="json"),
     }
 
@@ -145,6 +153,7 @@ def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest:
         "objective": extension_spec("objective", update.objective),
         "update": update.model_dump(mode="json", exclude={"objective", "lora"}),
         "noise": {"run_seed": session.recipe.seed, "iteration": iteration, "seed_scheme": SEED_SCHEME},
+        "family": family_spec(session),
         "layout": {"world_size": 1, "micro_batch": update.micro_batch},
         "guidance": session.recipe.model.guidance,
         "numerics": describe_numerics(session.recipe.model, None, session.device),

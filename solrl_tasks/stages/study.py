@@ -8,8 +8,9 @@ from solrl_tasks.analysis.ranks import whole_groups
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.recipe import ExtensionSpec, SamplingSpec
 from solrl_tasks.sampling.identity import exploration_seed
-from solrl_tasks.stages.explore import PoolJob, explore
+from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import Call, direct
+from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import BASE

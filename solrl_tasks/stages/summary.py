@@ -71,19 +71,19 @@ def _training_metrics(session: Session, course: "Course") -> Metrics:
     pool, samples = course.pool.open(session), course.samples.open(session)
     rewards = session.recipe.rewards
     proxy = proxy_scores(course.pool, pool, rewards)
-    precise = sample_scores(course.samples, samples, rewards)
+    precise = sample_scores(samples, rewards)
     kept = course.samples.kept
     metrics: Metrics = {
         "reward/proxy": estimate(proxy),
         "reward/bf16": estimate(precise[kept]),
         **_end_rewards(precise[kept]),
-        **_each_reward(session, course, pool, samples, rewards),
+        **_each_reward(course, pool, samples, rewards),
         **_selection_metrics(course, proxy, precise[kept]),
         **kept_metrics(proxy, precise, course.samples.indices, session.recipe.tracking.alarm_rho),
         "explore/candidates": float(proxy.size),
     }
     if course.audit is not None:
-        audited = sample_scores(course.audit, course.audit.open(session), rewards)
+        audited = sample_scores(course.audit.open(session), rewards)
         rows = [course.pool.prompts.keys.index(key) for key in course.audit.prompts.keys]
         metrics |= audit_metrics(proxy[rows], audited, session.recipe.select.keep)
     update = course.outcomes["update"].details["metrics"]
@@ -97,9 +97,7 @@ def _end_rewards(precise: NDArray[np.float64]) -> Metrics:
     return {"reward/bf16_best": estimate(precise[:, :best]), "reward/bf16_worst": estimate(precise[:, best:])}
 
 
-def _each_reward(
-    session: Session, course: "Course", pool: Pool, samples: Samples, rewards: tuple[RewardSpec, ...]
-) -> Metrics:
+def _each_reward(course: "Course", pool: Pool, samples: Samples, rewards: tuple[RewardSpec, ...]) -> Metrics:
     if len(rewards) == 1:
         return {}
     assert course.pool is not None

@@ -13,9 +13,8 @@ from solrl_tasks.objectives.advantages import Advantages, advantages
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.selection.scores import weighted_scores
-from solrl_tasks.stages.explore import PoolJob
+from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
-from solrl_tasks.stages.regenerate import SamplesJob
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
@@ -94,7 +93,7 @@ def _alone(session: Session, job: UpdateJob, spec: dict[str, object]) -> Abstrac
     return session.store.object_lock("policies", f"training-{key(spec)}", purpose).hold(wait=True)
 
 
-def sample_scores(job: SamplesJob, samples: Samples, rewards: tuple[RewardSpec, ...]) -> NDArray[np.float64]:
+def sample_scores(samples: Samples, rewards: tuple[RewardSpec, ...]) -> NDArray[np.float64]:
     """Weighted precise rewards, [P, K]; NaN where a sample is invalid or its group was left out."""
     values = {reward.name: samples.rewards(reward_id(make_reward(reward))) for reward in rewards}
     return weighted_scores(values, {reward.name: reward.weight for reward in rewards})
@@ -123,7 +122,7 @@ def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, o
 
 
 def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantages:
-    scores = sample_scores(job.samples, samples, job.rewards)
+    scores = sample_scores(samples, job.rewards)
     kept = job.samples.kept
     pool = None
     if session.recipe.update.advantage == "pool":

@@ -19,7 +19,6 @@ from solrl_tasks.sampling.identity import stream, training_noise
 from solrl_tasks.workers.jobs import TrainJob
 from solrl_tasks.workers.state import PolicyState
 
-
 Row = tuple[int, int, float]
 """Sample, slot among the sample's noise levels, noise level."""
 
@@ -42,13 +41,15 @@ class _Tally:
 
 
 class Trainer:
-    """The trained copy of the transformer and its optimizer; both are rebuilt from a ``PolicyState`` at every update."""
+    """The trained copy of the transformer; weights and optimizer are set from a ``PolicyState`` at every update."""
 
     def __init__(self, family: Family, lora: LoraState) -> None:
         self._family = family
         self._model = PolicyModel(family.transformer, lora.rank, lora.alpha, lora.paths)
 
-    def update(self, job: TrainJob, policy: PolicyState, conditioning: Conditioning) -> tuple[PolicyState, dict[str, float]]:
+    def update(
+        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning
+    ) -> tuple[PolicyState, dict[str, float]]:
         """One iteration's training.
 
         Args:
@@ -88,7 +89,11 @@ class Trainer:
     def _accumulate(
         self, job: TrainJob, objective: Objective, conditioning: Conditioning, inner: int, tally: _Tally
     ) -> None:
-        rows = [(sample, slot, time) for sample, times in enumerate(self._times(job, objective, inner)) for slot, time in enumerate(times)]
+        rows = [
+            (sample, slot, time)
+            for sample, times in enumerate(self._times(job, objective, inner))
+            for slot, time in enumerate(times)
+        ]
         noise = torch.stack([_noise(job, sample, inner) for sample in range(len(job.texts))])
         done = 0
         for part in _slices(rows, job.update.micro_batch):
@@ -108,7 +113,7 @@ class Trainer:
         if done == 0:
             raise TrainingError(
                 f"update of iteration {job.iteration}, optimizer step {inner}: the loss of every micro-batch is NaN or "
-                "infinite. Lower update.optimizer.lr or look at the last images of the run; the previous policy is intact"
+                "infinite. Lower update.optimizer.lr, or look at the last images; the previous policy is intact"
             )
 
     def _times(self, job: TrainJob, objective: Objective, inner: int) -> Iterator[list[float]]:

@@ -1,0 +1,122 @@
+"""What the sampling stages are asked to do."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solrl_tasks.config.recipe import RewardSpec, SamplingSpec
+from solrl_tasks.rewards.base import reward_id
+from solrl_tasks.rewards.scoring import make_reward
+from solrl_tasks.sampling.prompts import PromptSet
+from solrl_tasks.stages.session import Session
+from solrl_tasks.stages.specs import PolicyChoice, pool_spec, samples_spec
+from solrl_tasks.store.keys import digest
+from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.samples import Samples
+from solrl_tasks.workers.jobs import RolloutJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingJob:
+    """Candidates to sample with one policy, and how.
+
+    Attributes:
+        step: iteration it belongs to, for reports only.
+        stage: name shown, for reports and costs only.
+        rewards: scored on every image.
+        store_images: keep the decoded images, losslessly.
+    """
+
+    step: int
+    stage: str
+    prompts: PromptSet
+    policy: PolicyChoice
+    exploration_seed: int
+    sampling: SamplingSpec
+    rewards: tuple[RewardSpec, ...]
+    store_images: bool = False
+    reuse: Literal["exact", "compatible"] = "exact"
+
+    @property
+    def chunk(self) -> int:
+        """Candidates computed together."""
+        if self.sampling.chunk == "auto":
+            raise ValueError("a chunk must be fixed before anything is sampled: prepare the recipe first")
+        return self.sampling.chunk
+
+    def reward_ids(self) -> list[str]:
+        """ "name@version" of each reward."""
+        return [reward_id(make_reward(reward)) for reward in self.rewards]
+
+    def rewards_named(self, ids: tuple[str, ...]) -> tuple[RewardSpec, ...]:
+        """The rewards of some of those ids."""
+        by_id = dict(zip(self.reward_ids(), self.rewards, strict=True))
+        return tuple(by_id[name] for name in ids)
+
+    def rollout(self, session: Session) -> RolloutJob:
+        """What the worker is asked; reads the policy from the store."""
+        return RolloutJob(
+            engine=self.sampling.engine,
+            lora=self.policy.load(session),
+            sampler=self.sampling.sampler,
+            steps=self.sampling.steps,
+            prompts=self.prompts,
+            exploration_seed=self.exploration_seed,
+            rewards=self.rewards,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolJob(SamplingJob):
+    """A pool to fill: explored candidates, held-out evaluation images, or a study's reference.
+
+    Attributes:
+        candidates: per prompt, from 0.
+    """
+
+    candidates: int
+
+    def open(self, session: Session) -> Pool:
+        """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
+        spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling)
+        return Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
+
+    def count_blocks(self) -> int:
+        """Blocks of the whole pool: one prompt times one chunk each."""
+        return len(self.prompts) * -(-self.candidates // self.chunk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesJob(SamplingJob):
+    """Chosen candidates to sample and keep with their clean latents.
+
+    Attributes:
+        indices: candidate indices, int64, [P, K]; a row of -1 is left out.
+    """
+
+    indices: NDArray[np.int64]
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Groups that were not left out, bool [P]."""
+        kept: NDArray[np.bool_] = self.indices[:, 0] >= 0
+        return kept
+
+    def open(self, session: Session) -> Samples:
+        """The samples in the store, made if they are new.
+
+        The key holds which seeds of which policy are sampled, not how they were chosen: two selections that agree
+        share their samples.
+        """
+        chosen = digest(
+            {
+                "policy": self.policy.digest,
+                "exploration_seed": self.exploration_seed,
+                "prompts": list(self.prompts.keys),
+                "indices": self.indices.tolist(),
+            }
+        )
+        spec = samples_spec(session, chosen, self.sampling)
+        return Samples.open(session.store, spec, self.indices, session.latent_shape, self.chunk, self.reuse)
