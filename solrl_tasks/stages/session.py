@@ -12,6 +12,7 @@ from solrl_tasks.config.extensions import build, find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec, SamplingSpec
 from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest
+from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet, read_prompts
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
@@ -122,8 +123,9 @@ def open_session(
         recipe: must equal the recorded one but for ``iterations``, which may grow.
 
     Raises:
-        RunConfigError: the run exists with another recipe; the message names the fields.
-        LockHeldError: another process has the run open.
+        ConfigChangedError: the run exists with another recipe, or what the recipe points to (model files, prompts,
+            code of a reward) has changed since; the message names it.
+        LockedError: another process has the run open.
     """
     prepared = prepare(recipe, base)
     device = default_device()
@@ -133,7 +135,22 @@ def open_session(
     config = prepared.recipe.model_dump(mode="json")
     with Run.open(store, run_id, config) as run:
         worker = InlineWorker(prepared.recipe.model, device)
-        yield Session(prepared, store, run, worker, reporter or SilentReporter(), device)
+        session = Session(prepared, store, run, worker, reporter or SilentReporter(), device)
+        run.pin_inputs(_inputs(session))
+        yield session
+
+
+def _inputs(session: Session) -> dict[str, str]:
+    recipe, prepared = session.recipe, session.prepared
+    rewards = {
+        f"reward {spec.name}": reward_id(make_reward(spec)) for spec in (*recipe.rewards, *recipe.evaluate.rewards)
+    }
+    return {
+        "model.source": session.base_digest,
+        "prompts.train": prepared.train.digest,
+        "prompts.heldout": prepared.heldout.digest,
+        **rewards,
+    }
 
 
 def _check_times(recipe: Recipe) -> None:

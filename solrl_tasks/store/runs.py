@@ -153,6 +153,32 @@ class Run(RunView):
             content = {name: item.model_dump(mode="json") for name, item in noted.items()}
             atomic.write_sealed(path, content)
 
+    def pin_inputs(self, inputs: dict[str, str]) -> None:
+        """Hold the run to what its configuration only points to, such as the contents of files.
+
+        Args:
+            inputs: names for people to digests. Recorded by the first call of a run's life, compared by later ones.
+
+        Raises:
+            ConfigChangedError: something is not what the run began with; the message names it.
+        """
+        path = self.path / "inputs.json"
+        try:
+            pinned: dict[str, str] = atomic.read_sealed(path)
+        except FileNotFoundError:
+            pinned = {}
+        except DamagedError as error:
+            self._damaged(error)
+            pinned = {}
+        changed = sorted(name for name in pinned if inputs.get(name) != pinned[name])
+        if changed:
+            raise ConfigChangedError(
+                f"run {self.run_id} began with other contents of {', '.join(changed)}: put back what it began with, "
+                "or use another run id, which uses again what both share"
+            )
+        if pinned != inputs:
+            atomic.write_sealed(path, inputs)
+
     def commit_summary(self, iteration: int, summary: dict[str, Any]) -> None:
         """Commit an iteration: after this it is done for good.
 

@@ -1,15 +1,18 @@
 """A whole run on the micro model, and what must hold of it."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from solrl_tasks.stages.iteration import policy_after, run_all, run_step
+from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.errors import ConfigChangedError
 from solrl_tasks.store.policies import load_policy
 from solrl_tasks.tracking.summary import Summary
 from tests.support.contents import run_contents
+from tests.support.micro import micro_recipe, write_prompts
 
 
 def finish(session):
@@ -36,8 +39,6 @@ def test_whole_groups_are_ranked_only_where_they_were_regenerated(opened):
 
 
 def test_two_runs_of_one_recipe_are_equal_byte_for_byte(tmp_path, recipe_of):
-    from solrl_tasks.stages.session import open_session
-
     for name in ("one", "two"):
         with open_session(tmp_path / name, "run", recipe_of()) as session:
             finish(session)
@@ -62,8 +63,6 @@ def test_a_finished_run_started_again_does_no_work_and_loads_nothing(opened):
 
 
 def test_more_iterations_go_on_as_if_they_had_been_asked_for_at_once(opened, tmp_path, recipe_of):
-    from solrl_tasks.stages.session import open_session
-
     with opened("a", iterations=1) as session:
         finish(session)
     with opened("a", iterations=3) as session:
@@ -101,3 +100,23 @@ def test_a_summary_survives_its_own_file(opened):
     with opened("a") as session:
         summary = run_step(session, 0)
         assert Summary.model_validate(json.loads(summary.model_dump_json())) == summary
+
+
+def test_a_run_is_held_to_the_prompts_that_it_began_with(opened, tmp_path):
+    with opened("a") as session:
+        run_step(session, 0)
+    (tmp_path / "prompts.txt").write_text("".join(f"another thing {i}\n" for i in range(5)))
+    with pytest.raises(ConfigChangedError, match=r"other contents of prompts\.heldout, prompts\.train"), opened("a"):
+        pass
+
+
+def test_a_run_is_held_to_the_model_that_it_began_with(micro_model, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(micro_model, model)
+    recipe = micro_recipe(model, write_prompts(tmp_path))
+    with open_session(tmp_path / "store", "a", recipe):
+        pass
+    config = model / "scheduler" / "scheduler_config.json"
+    config.write_text(config.read_text().replace('"shift": 1.0', '"shift": 2.0'))
+    with pytest.raises(ConfigChangedError, match=r"model\.source"), open_session(tmp_path / "store", "a", recipe):
+        pass
