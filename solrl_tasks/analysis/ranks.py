@@ -59,8 +59,7 @@ def ends(proxy: Floats, true: Floats, keep: int) -> dict[str, Floats]:
     * ``contrast``: mean true reward of those picked as best minus that of those picked as worst;
       ``contrast_ideal``: the same had the true reward picked; ``contrast_share``: their ratio, 0 by chance.
     * ``rank_best`` and ``rank_worst``: mean true rank of those picked, rank 1 being the best of the group.
-    Perfect
-      are (b + 1) / 2 and N - (w - 1) / 2; chance is (N + 1) / 2 for both.
+      Perfect are (b + 1) / 2 and N - (w - 1) / 2; chance is (N + 1) / 2 for both.
 
     Args:
         proxy: ``[P, N]``; non-finite where invalid.

@@ -27,8 +27,7 @@ class RewardError(RuntimeError):
 class Reward(Protocol):
     """Scores images; higher is better.
 
-    A score must be a function of the image, its prompt and its metadata alone: it is stored once and used
-        again by
+    A score must be a function of the image, its prompt and its metadata alone: it is stored once and used again by
     every later study. ``version`` is to change whenever scores do.
     """
 
@@ -119,8 +118,7 @@ def declared_range(extension: Any) -> tuple[float, float]:
 def declared_version(extension: Any, name: str) -> str:
     """The ``version`` of a class or function, or a digest of its own source where it has none.
 
-    The digest sees edits of the function itself, not of helpers that it calls: a reward in lasting use should
-        say
+    The digest sees edits of the function itself, not of helpers that it calls: a reward in lasting use should say
     ``version = "1"`` and count up.
 
     Raises:

@@ -65,8 +65,7 @@ def score(
 ) -> Scores:
     """Score a batch; what fails is tried once more image by image.
 
-    An image that still fails, and one whose score is not finite, is invalid: its value is NaN and its failure
-        is
+    An image that still fails, and one whose score is not finite, is invalid: its value is NaN and its failure is
     listed. Each attempt gets its own copy of the images.
 
     Args:

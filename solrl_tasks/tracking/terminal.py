@@ -198,7 +198,10 @@ def value(summary: Summary, name: str, digits: int = 3) -> str:
 def _reward_table(summaries: Sequence[Summary]) -> Table:
     rewards = {"reward\nproxy": "reward/proxy", "reward\nBF16": "reward/bf16"}
     ranks = {"rank\nkept": "rank/kept_spearman", "rank\naudited": "rank/audit_spearman"}
-    held_out = {f"held-out\n{name}": f"eval/{name}" for name in eval_names(summaries)}
+    names = eval_names(summaries)
+    held_out = {f"held-out\n{name}": f"eval/{name}" for name in names}
+    gains = {f"gain\n{name}": f"eval/gain_{name}" for name in names[:1]}
+    held_out |= {title: name for title, name in gains.items() if any(name in summary.metrics for summary in summaries)}
     table = _table("iter", *rewards, *ranks, *held_out)
     for summary in summaries:
         table.add_row(
@@ -212,7 +215,10 @@ def _reward_table(summaries: Sequence[Summary]) -> Table:
 
 
 def _legend(summaries: Sequence[Summary]) -> str:
-    lines = ["iteration 0 is the untrained policy; ± is one standard error"]
+    lines = [
+        "iteration 0 is the untrained policy; ± is one standard error over prompts",
+        "gain is the held-out reward less that of iteration 0, on the same prompts and seeds",
+    ]
     alarmed = [str(summary.step) for summary in summaries if summary.metrics.get("rank/alarm")]
     if alarmed:
         lines.append(f"alarm: the proxy did not rank the kept seeds in iteration {', '.join(alarmed)}")

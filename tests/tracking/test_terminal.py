@@ -6,7 +6,7 @@ from rich.console import Console
 
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.tracking.summary import StageCost
-from solrl_tasks.tracking.terminal import RichReporter, metrics_table, results, value
+from solrl_tasks.tracking.terminal import RichReporter, eval_names, metrics_table, results, value
 
 
 def outcome(stage="explore", state="Completed", message="384 candidates [new]"):
@@ -136,9 +136,10 @@ def test_no_summary_is_said():
     assert "no iteration" in show(results([], "cpu"))
 
 
-def test_gains_are_not_taken_for_rewards(make_summary):
-    summary = make_summary(1, metrics={"eval/gain_scene": 0.1, "eval/scene": 0.2})
-    assert "gain" not in show(results([summary], "cpu"))
+def test_gains_stand_in_a_column_of_their_own(make_summary):
+    summary = make_summary(1, metrics={"eval/gain_scene": 0.123, "eval/scene": 0.2}, stderr={"eval/gain_scene": 0.045})
+    assert eval_names([summary]) == ["scene"]
+    assert "0.123 ± 0.045" in show(results([summary], "cpu"))
 
 
 def test_the_metrics_table_has_every_metric_and_error(make_summary):
