@@ -1,9 +1,9 @@
 """One iteration after the other: the order of the stages, written once for every way of running them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.evaluate import EvaluateJob, evaluate, stored_evaluation
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
@@ -42,26 +42,6 @@ class DivergedError(RuntimeError):
 def direct(stage: StageFunction, session: Session, job: Any) -> StageOutcome:
     """Run a stage as the plain function it is."""
     return stage(session, job)
-
-
-@dataclass
-class Course:
-    """What an iteration has gone through so far.
-
-    Attributes:
-        parent: the policy that explores.
-        policy: the policy that the iteration ends with.
-        outcomes: by stage name, in order.
-    """
-
-    step: int
-    parent: Ref
-    policy: Ref
-    pool: PoolJob | None = None
-    samples: SamplesJob | None = None
-    audit: SamplesJob | None = None
-    evaluation: PoolJob | None = None
-    outcomes: dict[str, StageOutcome] = field(default_factory=dict)
 
 
 def run_all(session: Session, call: Call = direct) -> Iterator[Summary]:

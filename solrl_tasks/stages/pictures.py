@@ -1,11 +1,10 @@
 """The image grid of an iteration: best and worst seeds of some prompts, proxy beside regenerated."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
@@ -14,14 +13,11 @@ from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.tracking.grid import Cell, GridRow, GridText, grid_bytes, make_grid
 
-if TYPE_CHECKING:
-    from solrl_tasks.stages.iteration import Course
-
 SEEDS = 4
 """Seeds shown from each end of a prompt."""
 
 
-def iteration_grid(session: Session, course: "Course") -> bytes | None:
+def iteration_grid(session: Session, course: Course) -> bytes | None:
     """A PNG of the iteration; None where nothing was kept or the recipe wants no grid.
 
     Proxy images are shown where the pool keeps images; regenerated ones are decoded from their latents where they are

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.analysis.estimates import Estimate
 from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.evaluate import estimate, held_out_scores
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.plan import plan_evaluate
@@ -21,14 +21,11 @@ from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.tracking.summary import StageCost, Summary, split_finite
 
-if TYPE_CHECKING:
-    from solrl_tasks.stages.iteration import Course
-
 Metrics = dict[str, float | Estimate]
 SECONDS_PER_HOUR = 3600.0
 
 
-def build_summary(session: Session, course: "Course", images: list[str]) -> Summary:
+def build_summary(session: Session, course: Course, images: list[str]) -> Summary:
     """Everything that is worth a curve, with standard errors where there are any.
 
     Metrics that cannot be known are absent: ranks of whole groups outside audits, and whatever is not finite (counted
@@ -56,7 +53,7 @@ def build_summary(session: Session, course: "Course", images: list[str]) -> Summ
     )
 
 
-def _refs(session: Session, course: "Course") -> dict[str, Ref]:
+def _refs(session: Session, course: Course) -> dict[str, Ref]:
     refs = {name: outcome.ref for name, outcome in course.outcomes.items() if outcome.ref is not None}
     refs |= {"parent": course.parent, "policy": course.policy}
     if course.evaluation is not None:
@@ -65,7 +62,7 @@ def _refs(session: Session, course: "Course") -> dict[str, Ref]:
     return refs
 
 
-def _training_metrics(session: Session, course: "Course") -> Metrics:
+def _training_metrics(session: Session, course: Course) -> Metrics:
     assert course.pool is not None
     assert course.samples is not None
     pool, samples = course.pool.open(session), course.samples.open(session)
@@ -97,7 +94,7 @@ def _end_rewards(precise: NDArray[np.float64]) -> Metrics:
     return {"reward/bf16_best": estimate(precise[:, :best]), "reward/bf16_worst": estimate(precise[:, best:])}
 
 
-def _each_reward(course: "Course", pool: Pool, samples: Samples, rewards: tuple[RewardSpec, ...]) -> Metrics:
+def _each_reward(course: Course, pool: Pool, samples: Samples, rewards: tuple[RewardSpec, ...]) -> Metrics:
     if len(rewards) == 1:
         return {}
     assert course.pool is not None
@@ -110,7 +107,7 @@ def _each_reward(course: "Course", pool: Pool, samples: Samples, rewards: tuple[
     return metrics
 
 
-def _selection_metrics(course: "Course", proxy: NDArray[np.float64], precise: NDArray[np.float64]) -> Metrics:
+def _selection_metrics(course: Course, proxy: NDArray[np.float64], precise: NDArray[np.float64]) -> Metrics:
     counts = course.outcomes["select"].details["counts"]
     assert isinstance(counts, dict)
     pool_std, kept_std = _spread(proxy), _spread(precise)
@@ -131,7 +128,7 @@ def _spread(scores: NDArray[np.float64]) -> float:
     return float(np.nanstd(groups - np.nanmean(groups, axis=1, keepdims=True))) if len(groups) else float("nan")
 
 
-def _evaluation_metrics(session: Session, course: "Course") -> Metrics:
+def _evaluation_metrics(session: Session, course: Course) -> Metrics:
     job = course.evaluation
     if job is None:
         return {}
@@ -147,7 +144,7 @@ def _evaluation_metrics(session: Session, course: "Course") -> Metrics:
     return metrics
 
 
-def _costs(session: Session, course: "Course") -> dict[str, float]:
+def _costs(session: Session, course: Course) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for name, outcome in course.outcomes.items():
         metrics[f"seconds/{name}"] = outcome.seconds
@@ -163,7 +160,7 @@ def _costs(session: Session, course: "Course") -> dict[str, float]:
     return metrics
 
 
-def _attributed(session: Session, course: "Course") -> float:
+def _attributed(session: Session, course: Course) -> float:
     now = sum(outcome.attributed_seconds for outcome in course.outcomes.values())
     earlier = 0.0
     if course.step > 0:
