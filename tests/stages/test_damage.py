@@ -89,6 +89,7 @@ OBJECTS = {
     "last summary": lambda root: step_file(root, 2, "summary.json"),
     "references": lambda root: step_file(root, 1, "refs.json"),
     "journal": lambda root: root / "runs/run/spent.jsonl",
+    "inputs": lambda root: root / "runs/run/inputs.json",
 }
 REFUSED = {"configuration": lambda root: root / "runs/run/config.json", "store": lambda root: root / "store.json"}
 
