@@ -1,6 +1,9 @@
 """What goes wrong in words for people."""
 
+import errno
+
 OURS = ("flows.", "solrl_tasks.")
+OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
 
 
 class UserError(Exception):
@@ -15,8 +18,12 @@ class UserError(Exception):
 
 
 def is_for_people(error: BaseException) -> bool:
-    """Whether the message is all that a person needs: every exception class of the project is made so.
+    """Whether the message is all that a person needs.
 
-    A ``ValueError`` from anywhere, on the other hand, may be an error of the program and keeps its traceback.
+    Every exception class of the project is made so, and so is what the system says of a disk that is full, read-only
+    or forbidden. A ``ValueError`` from anywhere, on the other hand, may be an error of the program and keeps its
+    traceback.
     """
+    if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+        return True
     return type(error).__module__.startswith(OURS)

@@ -14,6 +14,17 @@ class RecipeError(ValueError):
     """A recipe that cannot be used; the message names file, field, what was found and what is allowed."""
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error: the first of two sections would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe and apply overrides.
 
@@ -33,7 +44,10 @@ def parse_recipe(tree: Mapping[str, Any], overrides: Mapping[str, Any], origin: 
     Raises:
         RecipeError: a field is unknown or invalid.
     """
-    merged = _copy(tree)
+    try:
+        merged = _copy(tree)
+    except RecursionError as error:
+        raise RecipeError(f"{origin}: a section contains itself through an anchor") from error
     for dotted, value in overrides.items():
         if value is not None:
             _assign(merged, dotted, value)
@@ -67,8 +81,8 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"config file {path} cannot be read: {error}") from error
     try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        tree = yaml.load(text, _UniqueKeys)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise RecipeError(f"config file {path} is not valid YAML: {error}") from error
     if not isinstance(tree, dict):
         raise RecipeError(f"config file {path} must hold a mapping of fields, found {type(tree).__name__}")

@@ -12,7 +12,8 @@ from solrl_tasks.config.base import Frozen
 
 Options = dict[str, JsonValue]
 Positive = Annotated[int, Field(ge=1)]
-Chunk = Annotated[int, Field(ge=1)] | Literal["auto"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Chunk = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
 
 
 class ModelSpec(Frozen):
@@ -68,7 +69,7 @@ class RewardSpec(ExtensionSpec):
     """One reward and its weight in the score that selects and trains."""
 
     weight: float = 1.0
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
 
 class SelectSpec(Frozen):
@@ -90,8 +91,8 @@ class LoraSpec(Frozen):
 class OptimizerSpec(Frozen):
     """AdamW on the current LoRA, with clipping of the global gradient norm."""
 
-    lr: Annotated[float, Field(gt=0)] = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
+    lr: Annotated[float, Field(gt=0, le=1)] = 3e-4
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     grad_clip: Annotated[float, Field(gt=0)] = 1.0

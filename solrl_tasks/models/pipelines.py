@@ -13,7 +13,7 @@ from torch import nn
 from solrl_tasks.config.recipe import ModelSpec
 from solrl_tasks.models.dtypes import ComputeDtypes
 from solrl_tasks.models.families.base import FamilyError
-from solrl_tasks.models.sources import INDEX, SourceError, fetch, read_config
+from solrl_tasks.models.sources import INDEX, SourceError, fetch, read_config, require_components
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LIBRARIES = ("diffusers", "transformers")
@@ -37,6 +37,7 @@ def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, devic
             f"{class_name}: choose the family that fits"
         )
     dtype = {"transformer": dtypes.transformer, "vae": dtypes.vae, "default": dtypes.text}
+    require_components(folder)
     try:
         with _silent_bars(), _complete(spec):
             pipeline = _pipeline_class(class_name).from_pretrained(

@@ -15,6 +15,7 @@ from solrl_tasks.store.errors import DamagedError
 EMBEDDED = Path(__file__).parent / "embedded"
 INDEX = "model_index.json"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_VOCABULARIES = frozenset({"tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model"})
 _CONTENT = frozenset({".json", ".safetensors", ".txt", ".model"})
 
 
@@ -145,7 +146,8 @@ def base_digest(spec: ModelSpec, cache_dir: Path) -> str:
     digests: dict[str, list[str | int]] = {}
     for name in _content_files(folder):
         status = (folder / name).stat()
-        stamp = [status.st_size, status.st_mtime_ns]
+        # The time of the last change of the inode cannot be set back, as copies with old times do with the other.
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         remembered = known.get(name)
         same = remembered is not None and remembered[1:] == stamp
         digests[name] = remembered if remembered and same else [_sha256(folder / name), *stamp]
@@ -154,9 +156,30 @@ def base_digest(spec: ModelSpec, cache_dir: Path) -> str:
     return keys.digest({name: digest for name, (digest, *_) in digests.items()})
 
 
-def _content_files(folder: Path) -> list[str]:
+def require_components(folder: Path) -> None:
+    """Refuse a pipeline that lacks a part: the libraries make an empty tokenizer where there is no file for one.
+
+    Raises:
+        SourceError: a component named in the index has no folder, or a tokenizer has no vocabulary.
+    """
+    for name in _components(folder):
+        found = {path.name for path in (folder / name).glob("*")}
+        if not found:
+            raise SourceError(
+                f"{folder} lacks {name}/, which its {INDEX} names: the pipeline is incomplete, copy it again"
+            )
+        if "tokenizer" in name and not found & _VOCABULARIES:
+            wanted = ", ".join(sorted(_VOCABULARIES))
+            raise SourceError(f"{folder / name} holds no vocabulary (one of {wanted}): copy the pipeline again")
+
+
+def _components(folder: Path) -> list[str]:
     index = read_config(folder, "", INDEX)
-    components = [name for name, value in index.items() if isinstance(value, list) and value[0] is not None]
+    return [name for name, value in index.items() if isinstance(value, list) and value[0] is not None]
+
+
+def _content_files(folder: Path) -> list[str]:
+    components = _components(folder)
     files = [path for name in components for path in (folder / name).rglob("*") if path.suffix in _CONTENT]
     return sorted(path.relative_to(folder).as_posix() for path in [folder / INDEX, *files])
 

@@ -1,5 +1,6 @@
 """Rewards by name, and scoring that survives what single images do to them."""
 
+import copy
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,7 @@ def score(
     """Score a batch; what fails is tried once more image by image.
 
     An image that still fails, and one whose score is not finite, is invalid: its value is NaN and its failure is
-    listed. Each attempt gets its own copy of the images.
+    listed. Each attempt gets its own copy of images and metadata.
 
     Args:
         images: uint8 ``[B, H, W, 3]``.
@@ -105,7 +106,8 @@ class _Attempt:
 
     def run(self, rows: slice) -> tuple[NDArray[np.float64] | None, str]:
         """Scores of some rows, or None and the reason."""
-        images, prompts, metadata = self.images[rows].copy(), list(self.prompts[rows]), list(self.metadata[rows])
+        images, prompts = self.images[rows].copy(), list(self.prompts[rows])
+        metadata = copy.deepcopy([dict(item) for item in self.metadata[rows]])
         try:
             result = _within(self.timeout, lambda: self.reward(images, prompts, metadata), self.reward.name)
         except RewardError:
@@ -138,6 +140,8 @@ def _marked(name: str, values: NDArray[np.float64], failures: Mapping[int, str])
 
 
 def _numbers(name: str, result: Any, expected: int) -> NDArray[np.float64]:
+    if isinstance(result, set | frozenset | Mapping):
+        raise RewardError(f"reward {name!r} returned a {type(result).__name__}, which has no order: return a list")
     try:
         found = len(result)
     except TypeError as error:

@@ -22,7 +22,8 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
     pool = job.open(session)
     what = f"{len(job.prompts)} prompts x {job.candidates} candidates"
     session.reporter.stage_started(job.step, job.stage, what)
-    with pool.lock():
+    session.run.note_ref(job.step, f"{job.stage}_begun", pool.place())
+    with pool.lock(f"run {session.run.run_id}"):
         pool.ensure_columns(job.candidates)
         blocks = pool.missing(job.reward_ids(), job.candidates, images=job.store_images)
         total = job.count_blocks()

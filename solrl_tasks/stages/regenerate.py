@@ -21,7 +21,8 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
     what = f"{kept} prompts x {job.indices.shape[1]} seeds"
     session.reporter.stage_started(job.step, job.stage, what)
     samples = job.open(session)
-    with samples.lock():
+    session.run.note_ref(job.step, f"{job.stage}_begun", samples.place())
+    with samples.lock(f"run {session.run.run_id}"):
         blocks = samples.missing(job.reward_ids(), images=job.store_images)
         spent, failures = _fill(session, job, samples, blocks)
     outcome = StageOutcome(

@@ -434,8 +434,8 @@ class BlockFolder:
             changed = ["its record is lost"] if other is None else differences(other, record)
             raise RecordMismatchError(
                 f"{self.label}: {name} has blocks of another environment ({'; '.join(changed)}). Its missing "
-                "blocks would be computed differently: go on in that environment, or say reuse: compatible "
-                "to mix them"
+                "blocks would be computed differently: go on in that environment, or mix them by reuse: compatible "
+                "under another run id"
             )
 
     def _require_lock(self, action: str) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from solrl_tasks.store.arrays import hash_values
 from solrl_tasks.store.blocks import IMAGES, REWARDS, Block, BlockFolder, Reuse, reward_array
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
-from solrl_tasks.store.refs import Ref
+from solrl_tasks.store.refs import UNKNOWN, Ref
 from solrl_tasks.store.root import Store, folder_bytes
 
 logger = logging.getLogger(__name__)
@@ -175,6 +175,11 @@ class Pool:
         for name in sorted(rewards):
             hash_values(state, name, self.rewards(name, candidates))
         return state.hexdigest()
+
+    def place(self) -> Ref:
+        """A reference to the object as it is filled, for the garbage collection to spare; its digest is unknown."""
+        path = self._folder.store.relative(self._folder.path)
+        return Ref(kind="pools", key=self.key, digest=UNKNOWN, path=path)
 
     def ref(self, rewards: Sequence[str], candidates: int) -> Ref:
         """A reference with the digest of these rewards. Raises as ``rewards``."""

@@ -11,6 +11,10 @@ Kind = Literal["pools", "samples", "selections", "policies", "evaluations"]
 KINDS: tuple[Kind, ...] = ("pools", "samples", "selections", "policies", "evaluations")
 
 
+UNKNOWN = "0" * 64
+"""Digest of an object that is still being filled: the reference only says where it is."""
+
+
 def _inside(path: str) -> str:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or "\\" in path or ".." in parts:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from solrl_tasks.store.arrays import hash_values
 from solrl_tasks.store.blocks import IMAGES, LATENTS, Block, BlockFolder, Reuse, reward_array
-from solrl_tasks.store.refs import Ref
+from solrl_tasks.store.refs import UNKNOWN, Ref
 from solrl_tasks.store.root import Store
 
 
@@ -197,6 +197,11 @@ class Samples:
         for name in sorted(rewards):
             hash_values(state, name, self.rewards(name))
         return state.hexdigest()
+
+    def place(self) -> Ref:
+        """A reference to the object as it is filled, for the garbage collection to spare; its digest is unknown."""
+        path = self._folder.store.relative(self._folder.path)
+        return Ref(kind="samples", key=self.key, digest=UNKNOWN, path=path)
 
     def ref(self, rewards: Sequence[str] = ()) -> Ref:
         """A reference with that digest. Raises as ``latents``."""

@@ -47,6 +47,7 @@ class Trainer:
         self._family = family
         self._model = PolicyModel(family.transformer, lora.rank, lora.alpha, lora.paths)
 
+    @torch.enable_grad()
     def update(
         self, job: TrainJob, policy: PolicyState, conditioning: Conditioning
     ) -> tuple[PolicyState, dict[str, float]]:

@@ -37,6 +37,7 @@ def test_overrides_reach_into_sections_and_none_means_the_recipes_value():
         ({"rewards": [{"name": "scene", "weight": 0}]}, "every weight is 0"),
         ({"rewards": [{"name": "scene"}, {"name": "scene"}]}, "stands twice"),
         ({"update": {"optimizer": {"lr": float("nan")}}}, "update.optimizer.lr"),
+        ({"update": {"optimizer": {"betas": [0.9, 1.5]}}}, "update.optimizer.betas.1"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_is_allowed(tree, words):
@@ -50,7 +51,11 @@ def test_a_missing_file_lists_its_siblings(tmp_path):
         load_recipe(tmp_path / "absent.yaml")
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "seed: 1\nseed"])
+@pytest.mark.parametrize(
+    "text",
+    ["a: [", "- 1\n- 2", "seed: 1\nseed", "seed: 1\nseed: 2", "explore: &a {steps: *a}", "seed: " + "9" * 5000],
+    ids=["open", "list", "half", "twice", "anchor in itself", "endless number"],
+)
 def test_a_file_that_is_no_recipe_is_named(tmp_path, text):
     path = tmp_path / "bad.yaml"
     path.write_text(text)

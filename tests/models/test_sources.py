@@ -180,3 +180,26 @@ def test_a_folder_loads_without_any_socket(micro_model, monkeypatch):
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     Flux.load(ModelSpec(source=str(micro_model), resolution=32), torch.device("cpu"))
+
+
+def test_changed_weights_under_an_old_date_are_seen(own_copy, tmp_path):
+    path = own_copy / "vae" / "config.json"
+    status = path.stat()
+    before = digest(own_copy, tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"0.", b"1.", 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert digest(own_copy, tmp_path) != before
+
+
+@pytest.mark.parametrize("component", ["tokenizer", "tokenizer_2", "vae"])
+def test_a_pipeline_that_lacks_a_part_is_refused(own_copy, component):
+    sources.require_components(own_copy)
+    shutil.rmtree(own_copy / component)
+    with pytest.raises(SourceError, match=f"lacks {component}/"):
+        sources.require_components(own_copy)
+
+
+def test_a_tokenizer_without_words_is_refused(own_copy):
+    (own_copy / "tokenizer_2" / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match="holds no vocabulary"):
+        sources.require_components(own_copy)

@@ -121,6 +121,8 @@ def test_a_wrong_length_in_a_retry_is_an_error_too():
         (["1", "2"], "must return numbers"),
         ([None, 1.0], "must return numbers"),
         (np.zeros((2, 2)), "must return numbers"),
+        ({1.0, 2.0}, "returned a set, which has no order"),
+        ({0: 1.0, 1: 2.0}, "returned a dict, which has no order"),
     ],
 )
 def test_what_is_not_numbers_is_an_error(returned, message):
@@ -133,6 +135,19 @@ def test_what_is_not_numbers_is_an_error(returned, message):
 )
 def test_any_sequence_of_numbers_will_do(returned):
     assert score(Fake(lambda _: returned), *batch(1, 2)).values.tolist() == [1, 1]
+
+
+def test_a_reward_cannot_spoil_the_metadata():
+    class Counting(Fake):
+        def __call__(self, images, prompts, metadata):
+            for item in metadata:
+                item["seen"] = item.get("seen", 0) + 1
+            return [item["seen"] for item in metadata]
+
+    images, prompts, metadata = batch(4, 5)
+    for _ in range(2):
+        assert score(Counting(), images, prompts, metadata).values.tolist() == [1, 1]
+    assert metadata == [{"pixel": 4}, {"pixel": 5}]
 
 
 def test_a_reward_cannot_spoil_the_images():

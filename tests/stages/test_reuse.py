@@ -6,6 +6,7 @@ import pytest
 
 from solrl_tasks.stages.iteration import run_step
 from solrl_tasks.stages.session import open_session
+from solrl_tasks.store.gc import plan_gc
 from tests.support.micro import micro_recipe, write_prompts
 
 SEEDS = 8
@@ -113,3 +114,17 @@ def test_a_moved_store_still_resolves(paid, paid_store, micro_model, tmp_path):
     with open_session(tmp_path / "moved", "paid", micro_recipe(micro_model, paid_store[1])) as session:
         first_iteration(session)
         assert session.worker.counters.loads == 0
+
+
+def test_what_an_interrupted_run_was_filling_is_no_garbage(opened, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with opened("interrupted", seed=99) as session:
+        run_step(session, 0)
+        monkeypatch.setattr("solrl_tasks.store.pool.Pool.write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_step(session, 1)
+        begun = session.run.refs(1)["explore_begun"]
+        store = session.store
+    assert begun.key not in {item.key for item in plan_gc(store, min_age_seconds=-1.0)}
