@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from solrl_tasks.stages.session import Session
     from solrl_tasks.tracking.summary import Summary
 
-ORDER: Final = ("quantize", "explore", "select", "regenerate", "audit", "update", "evaluate")
 COMMITTED: Final = "committed earlier, and all of it is there"
 
 _open: dict[str, tuple["Session", "Publisher"]] = {}
@@ -68,7 +67,8 @@ def iteration(run_id: str, step: int) -> Any:
 
 def _report_reused(session: "Session", summary: "Summary") -> None:
     from solrl_tasks.stages.outcome import StageOutcome
+    from solrl_tasks.tracking.summary import in_order
 
-    for stage in sorted(summary.stages, key=ORDER.index):
+    for stage in in_order(summary.stages):
         outcome = StageOutcome(stage=stage, state="Reused", message=COMMITTED)
         session.reporter.stage_finished(summary.step, outcome)

@@ -25,6 +25,7 @@ Steps = Annotated[list[Annotated[int, Field(ge=1, le=200)]], Field(min_length=1)
 def rank_fidelity(
     explore_steps: Steps = [2, 4, 6, 8],  # noqa: B006 (a tuple is no JSON list in the run form)
     candidates: Group = None,
+    keep: Group = None,
     prompts: Count = 4,
     engine: Engine = None,
     config: str = DEFAULT_CONFIG,
@@ -36,12 +37,14 @@ def rank_fidelity(
     Args:
         explore_steps: the step counts to compare, a list.
         candidates: seeds for each prompt.
+        keep: seeds kept for each prompt, which overlap and contrast are measured for; a quarter of the candidates
+            where they are fewer than the recipe keeps.
         prompts: how many held-out prompts.
         engine: precision that explores.
         config: recipe file, from the current folder or the project's.
     """
     try:
-        return _study(list(explore_steps), prompts, config, {"candidates": candidates, "engine": engine})
+        return _study(list(explore_steps), prompts, config, {"candidates": candidates, "keep": keep, "engine": engine})
     except Exception as error:
         if is_for_people(error):
             return Failed(message=str(error))
@@ -55,6 +58,9 @@ def _study(steps: list[int], prompts: int, config: str, asked: dict[str, object]
     from solrl_tasks.store.keys import digest
 
     settings = Settings.read()
+    if asked["keep"] is None and isinstance(asked["candidates"], int):
+        kept = read_recipe(config, {})[0].select.keep
+        asked["keep"] = max(2, asked["candidates"] // 4) if asked["candidates"] < kept else None
     recipe, base = read_recipe(config, asked)
     run_id = f"{STUDY_PREFIX}{Path(config).stem}-{digest(recipe.model_dump(mode='json'))[:8]}"
     with (
@@ -94,7 +100,7 @@ def study_rows(result: "RankFidelity") -> list[dict[str, str]]:
 
 
 def _shown(estimate: "Estimate") -> str:
-    return f"{estimate.mean:.3f} ± {estimate.stderr:.3f}"
+    return f"{estimate.mean:.3f} ± {estimate.stderr:.3f}" if estimate.n > 1 else f"{estimate.mean:.3f}"
 
 
 def study_page(result: "RankFidelity", rows: list[dict[str, str]]) -> str:

@@ -2,10 +2,10 @@
 
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow, runtime
-from prefect.states import Failed
+from prefect.states import Completed, Failed
 
 from flows.errors import UserError, is_for_people
 from flows.iteration import iteration, registered
@@ -23,6 +23,9 @@ from flows.parameters import (
 from flows.presence import present
 from flows.reporting import current_reporter
 from flows.settings import DEFAULT_CONFIG, Settings
+
+if TYPE_CHECKING:
+    from solrl_tasks.stages.session import Session
 
 
 def _name() -> str:
@@ -83,7 +86,7 @@ def train(
         raise
 
 
-def _train(run_id: str, config: str, asked: dict[str, object]) -> dict[str, Any]:
+def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
     # The stages bring torch and diffusers; a deployment is registered without them.
     from flows.publishing import Publisher
     from solrl_tasks.stages.reporter import Reporters
@@ -105,5 +108,25 @@ def _train(run_id: str, config: str, asked: dict[str, object]) -> dict[str, Any]
     ):
         for step in range(recipe.iterations + 1):
             iteration(run_id, step)
+        said = _conclusion(session)
     url = publisher.shown.url if publisher.shown else ""
-    return {"run_id": run_id, "iterations": recipe.iterations, "mlflow": url}
+    data = {"run_id": run_id, "iterations": recipe.iterations, "mlflow": url}
+    return Completed(message=said, data=data)
+
+
+def _conclusion(session: "Session") -> str:
+    """One line on what the run came to: the held-out rewards, first and last, and the gain on equal seeds."""
+    from flows.publishing import read_summaries
+    from solrl_tasks.tracking.terminal import eval_names, value
+
+    summaries = [
+        summary for summary in read_summaries(session.run) if any(m.startswith("eval/") for m in summary.metrics)
+    ]
+    if len(summaries) < 2:
+        return "finished; nothing was evaluated"
+    first, last = summaries[0], summaries[-1]
+    return "; ".join(
+        f"held-out {name} {value(first, f'eval/{name}')} -> {value(last, f'eval/{name}')}, "
+        f"gain {value(last, f'eval/gain_{name}')}"
+        for name in eval_names(summaries)
+    )

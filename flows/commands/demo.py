@@ -45,9 +45,11 @@ def demo(
     recipe, _ = read_recipe(config, {"iterations": iterations})
     raise_on_termination()
     parameters = {"run_id": run_id, "config": config, "iterations": iterations}
-    threading.Thread(target=_preload, name="preload", daemon=True).start()
+    preload = threading.Thread(target=_preload, name="preload", daemon=True)
+    preload.start()
     try:
         with running_servers(settings, say) as used:
+            preload.join()  # two threads that import the same packages can wait for each other
             try:
                 result, flow_run_id = _run(settings, parameters, recipe.iterations)
             finally:

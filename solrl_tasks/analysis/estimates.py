@@ -43,7 +43,8 @@ class Estimate(Frozen):
     excluded: Annotated[int, Field(ge=0)] = 0
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g} ± {self.stderr:.2g} (n={self.n})"
+        error = f" ± {self.stderr:.2g}" if math.isfinite(self.stderr) else ""
+        return f"{self.mean:.4g}{error} (n={self.n})"
 
 
 def mean_estimate(values: NDArray[np.floating]) -> Estimate:

@@ -76,8 +76,8 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         siblings = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        there = f"; {path.parent} holds {', '.join(siblings)}" if siblings else ""
-        raise RecipeError(f"config file {path} does not exist{there}") from error
+        there = f"; {path.parent.resolve()} holds {', '.join(siblings)}" if siblings else ""
+        raise RecipeError(f"config file {path} does not exist: give a path from the current folder{there}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"config file {path} cannot be read: {error}") from error
     try:

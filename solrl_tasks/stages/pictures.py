@@ -72,9 +72,12 @@ def _regenerated(
 def _text(session: Session, step: int) -> GridText:
     recipe = session.recipe
     explore, regenerate = recipe.explore, recipe.regenerate
+    kept = "rewards under the images"
+    if explore.store_images == "none":
+        kept = "explored images were not kept (explore.store_images)"
     return GridText(
         title=f"{session.run.run_id}, iteration {step}",
-        subtitle=f"{recipe.select.keep} of {explore.candidates} seeds kept a prompt; rewards under the images",
+        subtitle=f"{recipe.select.keep} of {explore.candidates} seeds kept a prompt; {kept}",
         proxy=(explore.engine.name, f"{explore.steps} steps"),
         regenerated=(regenerate.engine.name, f"{regenerate.steps} steps"),
     )

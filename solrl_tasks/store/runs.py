@@ -1,6 +1,7 @@
 """Runs: one folder per run id, with its configuration, committed iterations and what it spent."""
 
 import logging
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,7 +210,7 @@ class Run(RunView):
             return
         fields = [line for line in changed if not (grows and line.startswith(f"{_MAY_GROW}: "))]
         raise ConfigChangedError(
-            f"run {self.run_id} was started with another configuration: {'; '.join(fields)}. "
+            f"run {self.run_id} was started with another configuration (stored -> asked for):{_lines(fields)}\n"
             f"Only {_MAY_GROW} may grow within a run: use the stored values, or another run id, "
             "which uses again what both share"
         )
@@ -217,6 +218,10 @@ class Run(RunView):
     def _damaged(self, error: DamagedError) -> None:
         aside = self.store.move_aside(error.path, str(error))
         logger.warning("run %s: %s; moved to %s", self.run_id, error, aside)
+
+
+def _lines(items: Iterable[str]) -> str:
+    return "".join(f"\n  {item}" for item in items)
 
 
 @dataclass(frozen=True)

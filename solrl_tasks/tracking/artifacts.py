@@ -9,7 +9,7 @@ from uuid import UUID
 from solrl_tasks.tracking import telemetry
 from solrl_tasks.tracking.mlflow_files import image_path
 from solrl_tasks.tracking.mlflow_run import MlflowRun
-from solrl_tasks.tracking.summary import Summary
+from solrl_tasks.tracking.summary import Summary, in_order
 from solrl_tasks.tracking.terminal import Outcome, eval_names, hours_name, value
 
 UPDATE_SECONDS: Final = 2.0
@@ -103,7 +103,7 @@ def stage_rows(summary: Summary) -> list[dict[str, str]]:
             "device s attributed": f"{cost.attributed_seconds:.1f}",
             "made": _made(summary, name),
         }
-        for name, cost in summary.stages.items()
+        for name, cost in ((name, summary.stages[name]) for name in in_order(summary.stages))
     ]
 
 

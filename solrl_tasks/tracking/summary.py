@@ -1,7 +1,7 @@
 """The one record of a finished iteration, from which every view is made."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -11,6 +11,9 @@ from solrl_tasks.store.refs import Ref
 
 COST_PREFIXES: Final = ("gpu_hours/", "explore/blocks_", "seconds/")
 """Metrics of what an iteration cost; a run that was interrupted has others than one that was not."""
+
+STAGES: Final = ("quantize", "explore", "select", "regenerate", "audit", "update", "evaluate")
+"""In order of work."""
 
 StageState = Literal["Completed", "Reused", "Skipped"]
 
@@ -49,6 +52,11 @@ class Summary(Frozen):
     def results(self) -> dict[str, float]:
         """The metrics without costs: what exact resume must reproduce."""
         return {name: value for name, value in self.metrics.items() if not is_cost(name)}
+
+
+def in_order(stages: Iterable[str]) -> list[str]:
+    """Stages in order of work, each once; unknown ones last."""
+    return sorted(set(stages), key=lambda stage: (STAGES.index(stage) if stage in STAGES else len(STAGES), stage))
 
 
 def is_cost(name: str) -> bool:

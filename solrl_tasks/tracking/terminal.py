@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from solrl_tasks.tracking.summary import Summary
+from solrl_tasks.tracking.summary import Summary, in_order
 
 ABSENT: Final = "-"
 LINE_SECONDS: Final = 10.0
@@ -230,8 +230,7 @@ def _short(summary: Summary, name: str, digits: int) -> str:
 
 
 def _seconds_table(summaries: Sequence[Summary]) -> Table:
-    fullest = sorted(summaries, key=lambda summary: -len(summary.stages))
-    stages = list(dict.fromkeys(stage for summary in fullest for stage in summary.stages))
+    stages = in_order(stage for summary in summaries for stage in summary.stages)
     table = _table("iter", *stages, "all")
     for summary in summaries:
         table.add_row(

@@ -47,7 +47,7 @@ def test_a_wrong_field_is_named_with_what_is_allowed(tree, words):
 
 def test_a_missing_file_lists_its_siblings(tmp_path):
     (tmp_path / "other.yaml").write_text("seed: 1")
-    with pytest.raises(RecipeError, match=r"does not exist; .* holds other\.yaml"):
+    with pytest.raises(RecipeError, match=r"does not exist: .* holds other\.yaml"):
         load_recipe(tmp_path / "absent.yaml")
 
 

@@ -95,7 +95,7 @@ def test_another_engine_leaves_the_options_of_the_first_behind(tmp_path: Path):
 
 def test_a_missing_config_says_what_there_is(tmp_path: Path):
     (tmp_path / "there.yaml").write_text("")
-    with pytest.raises(RecipeError, match=r"does not exist; .* holds there.yaml"):
+    with pytest.raises(RecipeError, match=r"does not exist: .* holds there.yaml"):
         read_recipe(str(tmp_path / "absent.yaml"), {})
 
 
