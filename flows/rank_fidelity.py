@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from prefect import flow, runtime
 from prefect.states import Failed
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import UserError, is_for_people
+from flows.errors import is_for_people
 from flows.home import STUDY_PREFIX
-from flows.parameters import Count, Engine, Group, read_recipe
+from flows.parameters import Count, Engine, Group, RunId, read_recipe
 from flows.presence import present
 from flows.reporting import current_reporter
 from flows.settings import DEFAULT_CONFIG, Settings
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from solrl_tasks.analysis.estimates import Estimate
     from solrl_tasks.stages.study import RankFidelity
 
+Step = Annotated[int, Field(ge=0, le=100_000)] | SkipJsonSchema[None]
 Steps = Annotated[list[Annotated[int, Field(ge=1, le=200)]], Field(min_length=1)]
 
 
@@ -28,9 +30,11 @@ def rank_fidelity(
     keep: Group = None,
     prompts: Count = 4,
     engine: Engine = None,
+    policy_run: RunId = None,
+    policy_step: Step = None,
     config: str = DEFAULT_CONFIG,
 ) -> Any:
-    """Rank correlation of cheap exploration with precise sampling, by explore steps, for the untrained model.
+    """Rank correlation of cheap exploration with precise sampling, by explore steps, on held-out prompts.
 
     Pools that an earlier study left are used again; where all are there, no weights are loaded.
 
@@ -41,36 +45,43 @@ def rank_fidelity(
             where they are fewer than the recipe keeps.
         prompts: how many held-out prompts.
         engine: precision that explores.
+        policy_run: run whose policy samples; the untrained model if left out.
+        policy_step: iteration of that run, the last committed one if left out.
         config: recipe file, from the current folder or the project's.
     """
     try:
-        return _study(list(explore_steps), prompts, config, {"candidates": candidates, "keep": keep, "engine": engine})
+        asked = {"candidates": candidates, "keep": keep, "engine": engine}
+        return _study(list(explore_steps), prompts, config, asked, (policy_run, policy_step))
     except Exception as error:
         if is_for_people(error):
             return Failed(message=str(error))
         raise
 
 
-def _study(steps: list[int], prompts: int, config: str, asked: dict[str, object]) -> dict[str, Any]:
+def _study(
+    steps: list[int], prompts: int, config: str, asked: dict[str, Any], policy: tuple[str | None, int | None]
+) -> dict[str, Any]:
     from solrl_tasks.stages.session import open_session
-    from solrl_tasks.stages.study import base_study, measure_ranks
+    from solrl_tasks.stages.specs import BASE
+    from solrl_tasks.stages.study import StudyError, base_study, measure_ranks, recorded_policy
     from solrl_tasks.stages.tasks import call_as_task
     from solrl_tasks.store.keys import digest
 
     settings = Settings.read()
+    source, step = policy
+    if source is None and step is not None:
+        raise StudyError(f"policy_step is {step}, but of which run? Give policy_run too")
     if asked["keep"] is None and isinstance(asked["candidates"], int):
         kept = read_recipe(config, {})[0].select.keep
         asked["keep"] = max(2, asked["candidates"] // 4) if asked["candidates"] < kept else None
     recipe, base = read_recipe(config, asked)
-    run_id = f"{STUDY_PREFIX}{Path(config).stem}-{digest(recipe.model_dump(mode='json'))[:8]}"
+    run_id = f"{STUDY_PREFIX}{Path(config).stem}-{digest([recipe.model_dump(mode='json'), source, step])[:8]}"
     with (
         present(settings, runtime.flow_run.id, run_id),
         open_session(settings.store_root, run_id, recipe, current_reporter(), base) as session,
     ):
-        try:
-            study = base_study(session, prompts, steps, [recipe.explore.engine.name])
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        chosen = BASE if source is None else recorded_policy(session, source, step)
+        study = base_study(session, prompts, steps, [recipe.explore.engine.name], chosen)
         result = measure_ranks(session, study, call_as_task)
     _show(result, run_id)
     return result.model_dump(mode="json")

@@ -11,10 +11,17 @@ from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import Call, direct
 from solrl_tasks.stages.jobs import PoolJob
+from solrl_tasks.stages.plan import choose_policy
 from solrl_tasks.stages.select import proxy_scores
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.specs import BASE
+from solrl_tasks.stages.specs import BASE, PolicyChoice
 from solrl_tasks.store.refs import Ref
+from solrl_tasks.store.runs import view_run
+from solrl_tasks.tracking.summary import Summary
+
+
+class StudyError(ValueError):
+    """A study that cannot be made of what the store holds."""
 
 
 class ProxyRanks(Frozen):
@@ -90,21 +97,42 @@ class Cost:
         return self.missing * self.job.chunk * self.job.sampling.steps
 
 
-def base_study(session: Session, prompts: int, steps: Sequence[int], engines: Sequence[str]) -> RankStudy:
-    """The study of the untrained model on held-out prompts, by the recipe's exploration and regeneration.
+def recorded_policy(session: Session, run_id: str, step: int | None = None) -> PolicyChoice:
+    """The sampling policy that another run of the store left behind.
+
+    Args:
+        step: iteration that ended with it; the last committed one by default.
 
     Raises:
-        ValueError: there are fewer held-out prompts.
+        StudyError: there is no such iteration, or the run trained another model.
+    """
+    view = view_run(session.store, run_id)
+    summaries = view.summaries()
+    chosen = max(summaries, default=None) if step is None else step
+    if chosen is None or chosen not in summaries:
+        raise StudyError(f"run {run_id} has no committed iteration {step}: it has {sorted(summaries) or 'none'}")
+    if view.inputs().get("model.source") not in (None, session.base_digest):
+        raise StudyError(f"run {run_id} trained another model than {session.recipe.model.source}: give its own recipe")
+    return choose_policy(session, Summary.model_validate(summaries[chosen]).refs["policy"], "old")
+
+
+def base_study(
+    session: Session, prompts: int, steps: Sequence[int], engines: Sequence[str], policy: PolicyChoice = BASE
+) -> RankStudy:
+    """The study of a policy, the untrained one by default, on held-out prompts, by the recipe's sampling.
+
+    Raises:
+        StudyError: there are fewer held-out prompts.
     """
     recipe = session.recipe
     if prompts > len(session.prepared.heldout):
-        raise ValueError(f"prompts is {prompts}, but the held-out set has only {len(session.prepared.heldout)}")
+        raise StudyError(f"prompts is {prompts}, but the held-out set has only {len(session.prepared.heldout)}")
     return RankStudy(
         base=PoolJob(
             step=0,
             stage="explore",
             prompts=session.prepared.heldout.subset(list(range(prompts))),
-            policy=BASE,
+            policy=policy,
             exploration_seed=exploration_seed(recipe.seed, 0),
             sampling=recipe.explore,
             candidates=recipe.explore.candidates,

@@ -51,6 +51,14 @@ class RunView:
         except DamagedError as error:
             raise DamagedError(path, error.why, _CONFIG_REMEDY) from error
 
+    def inputs(self) -> dict[str, str]:
+        """What the run was held to besides its configuration, by name; empty where that is lost."""
+        try:
+            pinned: dict[str, str] = atomic.read_sealed(self.path / "inputs.json")
+        except (FileNotFoundError, DamagedError):
+            return {}
+        return pinned
+
     def iteration_dir(self, iteration: int) -> Path:
         """The folder of an iteration; it may not be there yet."""
         if iteration < 0:
