@@ -10,6 +10,7 @@ from flows.commands import pools, runs, track
 from flows.commands.demo import demo
 from flows.commands.doctor import doctor
 from flows.commands.export import export
+from flows.commands.train import train
 from flows.commands.up import up
 from flows.console import complain
 from flows.errors import UserError, is_for_people
@@ -18,6 +19,7 @@ ABOUT: Final = "Sol-RL experiments: explore cheaply, train precisely, pay for no
 
 app = typer.Typer(help=ABOUT, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(demo)
+app.command()(train)
 app.command()(up)
 app.command()(doctor)
 app.add_typer(runs.app, name="runs")

@@ -37,7 +37,16 @@ def demo(
     mlflow_port: MlflowPort = None,
 ) -> None:
     """Train the embedded model here and now, and show what came of it. The same command goes on where it stopped."""
-    settings = Settings.read(home, prefect_port, mlflow_port)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    run_here(Settings.read(home, prefect_port, mlflow_port), run_id, config, iterations, "demo")
+
+
+def run_here(settings: Settings, run_id: str, config: str, iterations: int | None, command: str) -> None:
+    """Run the training flow in this process with the terminal as its reporter, servers around it.
+
+    Args:
+        command: what to type to go on, for the message of a run that was stopped.
+    """
     settings.apply()
     _quiet()
     from flows.parameters import read_recipe
@@ -57,7 +66,7 @@ def demo(
             summaries = _show(settings, run_id)
         _where_to_look(settings, summaries, result, flow_run_id, any(server.stopped for server in used))
     except KeyboardInterrupt:
-        say(f"Stopped. `{shown_command('solrl')} demo` goes on where it stopped.")
+        say(f"Stopped. `{shown_command('solrl')} {command}` goes on where it stopped.")
         raise SystemExit(INTERRUPTED) from None
 
 
@@ -69,8 +78,7 @@ def _preload() -> None:
 
 
 def _quiet() -> None:
-    """Keep the terminal for the run: logs are on the servers, and nothing is asked of any hub."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    """Keep the terminal for the run: logs are on the servers."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")

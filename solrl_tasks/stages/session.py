@@ -11,7 +11,7 @@ import torch
 from solrl_tasks.config.extensions import build, find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec, SamplingSpec
 from solrl_tasks.engines.base import require_engine
-from solrl_tasks.models.sources import base_digest
+from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet, read_prompts
@@ -88,6 +88,7 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
             counts do not fit; the message names the field.
     """
     _check_extensions(recipe)
+    resolve_source(recipe.model)
     train = read_prompts(recipe.prompts.train, base)
     heldout = read_prompts(recipe.prompts.heldout, base)
     if recipe.prompts.per_iteration > len(train):

@@ -145,3 +145,25 @@ def test_an_error_of_the_program_keeps_its_traceback(finished: Finished):
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
     assert found.returncode == 1
     assert "Traceback" in found.stderr and "a bug" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("select: {keep: 200}", "select.keep is 200"),
+        ("rewards: [{name: nowhere}]", "unknown reward 'nowhere'"),
+        ("model: {source: no/such/folder}", "no/such/folder"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_refused_before_any_server(
+    solrl: Solrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+):
+    def never(*_: object) -> None:
+        raise AssertionError("a server was wanted")
+
+    monkeypatch.setattr("flows.commands.demo.running_servers", never)
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(text)
+    said = solrl("train", recipe, "--home", tmp_path / "home")
+    assert said.code == 1
+    assert words in said.err

@@ -1,0 +1,35 @@
+"""``solrl train``: a run by a recipe of one's own, in this process."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.demo import run_here
+from flows.commands.options import Home, MlflowPort, PrefectPort
+from flows.errors import UserError
+from flows.settings import Settings
+
+
+def train(
+    config: Annotated[str, typer.Argument(help="Recipe file.")],
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run.  [default: the file's]")] = None,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="How many in all.  [default: the recipe's]")
+    ] = None,
+    home: Home = None,
+    prefect_port: PrefectPort = None,
+    mlflow_port: MlflowPort = None,
+) -> None:
+    """Train by a recipe of your own, here and now. The same command goes on where it stopped."""
+    from flows.parameters import read_recipe
+    from solrl_tasks.stages.session import prepare
+
+    recipe, base = read_recipe(config, {"iterations": iterations})
+    try:
+        prepare(recipe, base)  # a recipe that cannot be used must not wait for servers to be told so
+    except (ValueError, LookupError) as error:
+        raise UserError(f"{config}: {error}") from error
+    name = run_id or Path(config).stem
+    again = f"train {config}" + (f" --run-id {run_id}" if run_id else "")
+    run_here(Settings.read(home, prefect_port, mlflow_port), name, config, iterations, again)
