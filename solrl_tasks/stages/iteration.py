@@ -6,7 +6,7 @@ from typing import Any
 from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.evaluate import EvaluateJob, evaluate, stored_evaluation
 from solrl_tasks.stages.explore import explore
-from solrl_tasks.stages.jobs import PoolJob, SamplesJob
+from solrl_tasks.stages.jobs import SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.pictures import iteration_grid
 from solrl_tasks.stages.plan import (
@@ -105,12 +105,12 @@ def step_intact(session: Session, step: int) -> bool:
     evaluation = plan_evaluate(session, step, policy)
     if evaluation is None:
         return True
-    return _pool_intact(session, evaluation) and stored_evaluation(session, evaluation) is not None
+    return not evaluation.missing(session) and stored_evaluation(session, evaluation) is not None
 
 
 def _training_intact(session: Session, step: int) -> bool:
     pool = plan_explore(session, step, policy_after(session, step - 1))
-    if not _pool_intact(session, pool):
+    if pool.missing(session):
         return False
     chosen = stored_selection(session, plan_select(session, pool))
     if chosen is None:
@@ -118,13 +118,6 @@ def _training_intact(session: Session, step: int) -> bool:
     audit = plan_audit(session, pool)
     jobs = [plan_regenerate(session, pool, chosen.indices), *([audit] if audit else [])]
     return all(_samples_intact(session, job) for job in jobs)
-
-
-def _pool_intact(session: Session, job: PoolJob) -> bool:
-    pool = job.open(session)
-    with pool.lock():
-        pool.ensure_columns(job.candidates)
-        return not pool.missing(job.reward_ids(), job.candidates, images=job.store_images)
 
 
 def _samples_intact(session: Session, job: SamplesJob) -> bool:

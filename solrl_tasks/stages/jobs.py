@@ -12,6 +12,7 @@ from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice, pool_spec, samples_spec
+from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.keys import digest
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.samples import Samples
@@ -82,6 +83,13 @@ class PoolJob(SamplingJob):
         """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
         spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling)
         return Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
+
+    def missing(self, session: Session) -> list[Block]:
+        """Blocks that the pool in the store lacks, verified; loads no weights and computes nothing."""
+        pool = self.open(session)
+        with pool.lock():
+            pool.ensure_columns(self.candidates)
+            return pool.missing(self.reward_ids(), self.candidates, images=self.store_images)
 
     def count_blocks(self) -> int:
         """Blocks of the whole pool: one prompt times one chunk each."""

@@ -17,11 +17,7 @@ def quantize(session: Session, job: PoolJob) -> StageOutcome:
     """
     started = time.perf_counter()
     session.reporter.stage_started(job.step, "quantize", job.sampling.engine.name)
-    pool = job.open(session)
-    with pool.lock():
-        pool.ensure_columns(job.candidates)
-        blocks = pool.missing(job.reward_ids(), job.candidates, images=job.store_images)
-    if not any(block.needs_sampling for block in blocks):
+    if not any(block.needs_sampling for block in job.missing(session)):
         outcome = StageOutcome(stage="quantize", state="Skipped", message="nothing to sample, no weights needed")
     else:
         report = session.worker.sync(job.sampling.engine, job.policy.load(session))

@@ -1,6 +1,7 @@
 """Select: which seeds are worth sampling precisely."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +64,12 @@ def stored_selection(session: Session, job: SelectJob) -> Selection | None:
 
 def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> Scores:
     """Weighted proxy rewards, [P, N]; NaN where a candidate is invalid."""
-    ids = {reward.name: reward_id(make_reward(reward)) for reward in rewards}
-    values = {name: pool.rewards(identity, job.candidates) for name, identity in ids.items()}
+    return weighted(rewards, lambda identity: pool.rewards(identity, job.candidates))
+
+
+def weighted(rewards: tuple[RewardSpec, ...], read: Callable[[str], NDArray[np.float32]]) -> Scores:
+    """The weighted sum of the rewards of a recipe, each read by its id in the store."""
+    values = {reward.name: read(reward_id(make_reward(reward))) for reward in rewards}
     return weighted_scores(values, {reward.name: reward.weight for reward in rewards})
 
 

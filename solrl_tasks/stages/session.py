@@ -182,15 +182,11 @@ def _check(kind: str, spec: ExtensionSpec | RewardSpec) -> None:
 
 
 def _resolve_chunks(recipe: Recipe) -> Recipe:
-    def fixed(sampling: SamplingSpec) -> SamplingSpec:
-        chunk = AUTO_CHUNK if sampling.chunk == "auto" else sampling.chunk
-        return sampling.model_copy(update={"chunk": chunk})
+    def fixed(sampling: SamplingSpec, auto: int = AUTO_CHUNK) -> SamplingSpec:
+        return sampling.model_copy(update={"chunk": auto}) if sampling.chunk == "auto" else sampling
 
     # Held-out seeds are fixed by the recipe, so that a chunk need not hold more of them.
-    seeds = min(AUTO_CHUNK, recipe.evaluate.seeds) if recipe.evaluate.sampling.chunk == "auto" else None
-    sampling = fixed(
-        recipe.evaluate.sampling if seeds is None else recipe.evaluate.sampling.model_copy(update={"chunk": seeds})
-    )
+    sampling = fixed(recipe.evaluate.sampling, min(AUTO_CHUNK, recipe.evaluate.seeds))
     evaluate = recipe.evaluate.model_copy(update={"sampling": sampling})
     return recipe.model_copy(
         update={"explore": fixed(recipe.explore), "regenerate": fixed(recipe.regenerate), "evaluate": evaluate}

@@ -148,14 +148,8 @@ def base_study(
 
 def study_cost(session: Session, study: RankStudy) -> list[Cost]:
     """What is cached and what is missing, pool by pool; loads no weights and computes nothing."""
-    costs = []
-    for job in [study.truth(), *study.proxies()]:
-        pool = job.open(session)
-        with pool.lock():
-            pool.ensure_columns(job.candidates)
-            missing = pool.missing(job.reward_ids(), job.candidates, images=job.store_images)
-        costs.append(Cost(job, job.count_blocks(), len(missing)))
-    return costs
+    jobs = [study.truth(), *study.proxies()]
+    return [Cost(job, job.count_blocks(), len(job.missing(session))) for job in jobs]
 
 
 def measure_ranks(session: Session, study: RankStudy, call: Call = direct) -> RankFidelity:

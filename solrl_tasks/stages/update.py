@@ -12,10 +12,9 @@ from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.objectives.advantages import Advantages, advantages
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
-from solrl_tasks.selection.scores import weighted_scores
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
-from solrl_tasks.stages.select import proxy_scores
+from solrl_tasks.stages.select import proxy_scores, weighted
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
 from solrl_tasks.store.keys import key
@@ -95,8 +94,7 @@ def _alone(session: Session, job: UpdateJob, spec: dict[str, object]) -> Abstrac
 
 def sample_scores(samples: Samples, rewards: tuple[RewardSpec, ...]) -> NDArray[np.float64]:
     """Weighted precise rewards, [P, K]; NaN where a sample is invalid or its group was left out."""
-    values = {reward.name: samples.rewards(reward_id(make_reward(reward))) for reward in rewards}
-    return weighted_scores(values, {reward.name: reward.weight for reward in rewards})
+    return weighted(rewards, samples.rewards)
 
 
 def _spec(session: Session, job: UpdateJob, samples: Samples) -> dict[str, object]:

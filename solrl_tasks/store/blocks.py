@@ -23,7 +23,7 @@ from solrl_tasks.store.errors import (
 )
 from solrl_tasks.store.keys import key as key_of
 from solrl_tasks.store.records import RecordShelf, differences, record_id
-from solrl_tasks.store.refs import Kind
+from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store
 
 logger = logging.getLogger(__name__)
@@ -287,6 +287,10 @@ class BlockFolder:
         for name in self.names():
             found |= self._record_numbers(name)
         return {f"{number:016x}": self._shelf.load(number) for number in sorted(found)}
+
+    def ref(self, digest: str) -> Ref:
+        """A reference to the object, under a digest of its contents."""
+        return Ref(kind=self.kind, key=self.key, digest=digest, path=self.store.relative(self.path))
 
     def seconds(self, names: Sequence[str], columns: int) -> float:
         """Device seconds of the computations that made these arrays; what one of them made counts once."""

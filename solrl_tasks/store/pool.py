@@ -178,13 +178,11 @@ class Pool:
 
     def place(self) -> Ref:
         """A reference to the object as it is filled, for the garbage collection to spare; its digest is unknown."""
-        path = self._folder.store.relative(self._folder.path)
-        return Ref(kind="pools", key=self.key, digest=UNKNOWN, path=path)
+        return self._folder.ref(UNKNOWN)
 
     def ref(self, rewards: Sequence[str], candidates: int) -> Ref:
         """A reference with the digest of these rewards. Raises as ``rewards``."""
-        path = self._folder.store.relative(self._folder.path)
-        return Ref(kind="pools", key=self.key, digest=self.digest(rewards, candidates), path=path)
+        return self._folder.ref(self.digest(rewards, candidates))
 
     def _block(self, row: int, index: int, missing: tuple[str, ...], no_images: bool, kept: bool) -> Block:
         start = index * self.chunk

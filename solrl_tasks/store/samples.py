@@ -200,13 +200,11 @@ class Samples:
 
     def place(self) -> Ref:
         """A reference to the object as it is filled, for the garbage collection to spare; its digest is unknown."""
-        path = self._folder.store.relative(self._folder.path)
-        return Ref(kind="samples", key=self.key, digest=UNKNOWN, path=path)
+        return self._folder.ref(UNKNOWN)
 
     def ref(self, rewards: Sequence[str] = ()) -> Ref:
         """A reference with that digest. Raises as ``latents``."""
-        path = self._folder.store.relative(self._folder.path)
-        return Ref(kind="samples", key=self.key, digest=self.digest(rewards), path=path)
+        return self._folder.ref(self.digest(rewards))
 
     def _block(
         self, row: int, index: int, missing: tuple[str, ...], no_images: bool, kept: bool, has_images: bool
