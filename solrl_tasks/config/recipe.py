@@ -13,14 +13,18 @@ from solrl_tasks.config.base import Frozen
 Options = dict[str, JsonValue]
 Positive = Annotated[int, Field(ge=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Dtype = Literal["auto", "float32", "bfloat16"]
 Chunk = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
 
 
 class ModelSpec(Frozen):
     """Which pipeline is aligned, and how it is conditioned.
 
-    ``source`` is ``embedded``, a diffusers folder, or a hub id. ``resolution`` is the side of the square image in
-    pixels. ``guidance`` is the value fed to models with a guidance embedding and ignored by the others.
+    ``source`` is ``embedded``, ``random:NAME``, a diffusers folder, or a hub id. ``resolution`` is the side of the square
+    image in pixels. ``guidance`` is the value fed to models with a guidance embedding and ignored by the others;
+    ``guidance_scale`` above 1 is classifier-free guidance, against the empty or the ``negative_prompt``.
+    ``t5`` and ``complex_human_instruction`` belong to one family each, and setting them elsewhere is an error.
+    ``text_encoders`` says where the text encoders wait between uses and changes no result.
     """
 
     family: str = "flux"
@@ -28,8 +32,15 @@ class ModelSpec(Frozen):
     revision: str | None = None
     resolution: Annotated[int, Field(ge=16, le=4096)] = 64
     guidance: Annotated[float, Field(ge=0.0, le=30.0)] = 1.0
+    guidance_scale: Annotated[float, Field(ge=1.0, le=30.0)] = 1.0
+    negative_prompt: str = ""
     max_sequence_length: Annotated[int, Field(ge=1, le=1024)] = 16
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    t5: bool = True
+    complex_human_instruction: bool = False
+    dtype: Dtype = "auto"
+    text_dtype: Dtype = "auto"
+    vae_dtype: Dtype = "auto"
+    text_encoders: Literal["keep", "offload", "release"] = "offload"
 
 
 class ExtensionSpec(Frozen):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solrl_tasks.config.extensions import find_extension, parse_options
-from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, SamplingSpec, UpdateSpec
+from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, RewardSpec, SamplingSpec, UpdateSpec
 from solrl_tasks.models.lora import BASE_DIGEST, LoraState
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
@@ -60,6 +60,12 @@ def family_spec(session: Session) -> Spec:
     return {"name": name, "version": find_extension("family", name).version}
 
 
+def conditioning_spec(model: ModelSpec) -> Spec:
+    """How the model is conditioned. Its files stand in the base digest, its precisions in the numerics."""
+    elsewhere = {"family", "source", "revision", "dtype", "text_dtype", "vae_dtype"}
+    return model.model_dump(mode="json", exclude={*elsewhere, "text_encoders"})
+
+
 def sampling_spec(session: Session, sampling: SamplingSpec) -> Spec:
     """Everything about sampling that decides bits, the model's conditioning and the numerics included."""
     model = session.recipe.model
@@ -69,9 +75,7 @@ def sampling_spec(session: Session, sampling: SamplingSpec) -> Spec:
         "sampler": extension_spec("sampler", ExtensionSpec(name=sampling.sampler)),
         "steps": sampling.steps,
         "chunk": sampling.chunk,
-        "guidance": model.guidance,
-        "resolution": model.resolution,
-        "max_sequence_length": model.max_sequence_length,
+        "conditioning": conditioning_spec(model),
         "numerics": describe_numerics(model, sampling.engine, session.device),
     }
 
@@ -155,7 +159,7 @@ def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest:
         "noise": {"run_seed": session.recipe.seed, "iteration": iteration, "seed_scheme": SEED_SCHEME},
         "family": family_spec(session),
         "layout": {"world_size": 1, "micro_batch": update.micro_batch},
-        "guidance": session.recipe.model.guidance,
+        "conditioning": conditioning_spec(session.recipe.model),
         "numerics": describe_numerics(session.recipe.model, None, session.device),
     }
 
