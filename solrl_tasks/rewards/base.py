@@ -66,7 +66,8 @@ class Reward(Protocol):
 class NamedReward:
     """A reward under the name that a recipe uses, set up on first use.
 
-    Whoever only needs the identity loads no weights.
+    Whoever only needs the identity loads no weights. A scorer with weights of its own may have ``load()``, called
+    before every batch that it is to score, ``unload()`` and ``memory()``: see ``ModelReward``.
     """
 
     name: str
@@ -84,24 +85,37 @@ class NamedReward:
                 )
 
     def prepare(self) -> Scorer:
-        """Set the reward up if that has not been done.
+        """Set the reward up if that has not been done, its weights included.
 
         Raises:
             RewardError: it cannot be set up, for instance because its weights are missing.
         """
-        if self._scorer is None:
-            try:
-                self._scorer = self.build()
-            except Exception as error:
-                text = f"reward {self.name!r} cannot be set up: {type(error).__name__}: {error}"
-                raise RewardError(text) from error
-        return self._scorer
+        try:
+            scorer = self._scorer or self.build()
+            getattr(scorer, "load", _nothing)()
+        except Exception as error:
+            text = f"reward {self.name!r} cannot be set up: {type(error).__name__}: {error}"
+            raise RewardError(text) from error
+        self._scorer = scorer
+        return scorer
+
+    def memory(self) -> int:
+        """Bytes that its weights hold on the device; 0 for what is not loaded or has none."""
+        return int(getattr(self._scorer, "memory", _nothing)() or 0)
+
+    def unload(self) -> None:
+        """Give the memory back; the next batch loads again."""
+        getattr(self._scorer, "unload", _nothing)()
 
     def __call__(
         self, images: Images, prompts: Sequence[str], metadata: Sequence[Mapping[str, JsonValue]]
     ) -> Sequence[float]:
         """See ``Reward``."""
         return self.prepare()(images, prompts, metadata)
+
+
+def _nothing() -> None:
+    """What a scorer without weights has to load, and to unload."""
 
 
 def reward_id(reward: Reward) -> str:

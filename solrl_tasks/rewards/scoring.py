@@ -1,6 +1,7 @@
 """Rewards by name, and scoring that survives what single images do to them."""
 
 import copy
+import inspect
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
@@ -41,12 +43,17 @@ class Scores:
     failures: tuple[str, ...] = ()
 
 
-def make_reward(spec: RewardSpec) -> NamedReward:
+def make_reward(spec: RewardSpec, device: torch.device | None = None) -> NamedReward:
     """The reward that a recipe names, not yet set up.
 
     Classes are instantiated on first use, with their options where they have any; plain functions
-    ``module:function`` are called as they are. Options that differ from their defaults become part of the
-    version, so that their values are kept apart in the store.
+    ``module:function`` are called as they are. What of the options decides scores becomes part of the version, so
+    that their values are kept apart in the store: what a class's ``identity(options)`` says, or else all that
+    differ from their defaults.
+
+    Args:
+        device: where a class computes whose constructor has a parameter ``device``; None is the CPU. The identity
+            does not depend on it.
 
     Raises:
         UnknownExtensionError: nothing answers to the name.
@@ -56,9 +63,10 @@ def make_reward(spec: RewardSpec) -> NamedReward:
     extension = find_extension("reward", spec.name)
     options = parse_options("reward", extension, dict(spec.options))
     _require_callable(extension, spec.name)
-    changed = options.model_dump(mode="json", exclude_defaults=True) if options is not None else {}
+    changed = _identity(extension, options)
     version = declared_version(extension, spec.name) + (f"+{digest(changed)[:8]}" if changed else "")
-    return NamedReward(spec.name, version, declared_range(extension), _builder(extension, options))
+    build = _builder(extension, options, device or torch.device("cpu"))
+    return NamedReward(spec.name, version, declared_range(extension), build)
 
 
 def score(
@@ -183,10 +191,19 @@ def _within(timeout: float | None, call: Callable[[], Any], name: str) -> Any:
     return result
 
 
-def _builder(extension: Any, options: Frozen | None) -> Callable[[], Scorer]:
+def _identity(extension: Any, options: Frozen | None) -> dict[str, JsonValue]:
+    if options is None:
+        return {}
+    identity: Callable[[Frozen], dict[str, JsonValue]] | None = getattr(extension, "identity", None)
+    return options.model_dump(mode="json", exclude_defaults=True) if identity is None else identity(options)
+
+
+def _builder(extension: Any, options: Frozen | None, device: torch.device) -> Callable[[], Scorer]:
     if not isinstance(extension, type):
         return lambda: extension
-    return lambda: extension() if options is None else extension(options)
+    arguments = [] if options is None else [options]
+    named = {"device": device} if "device" in inspect.signature(extension).parameters else {}
+    return lambda: extension(*arguments, **named)
 
 
 def _require_callable(extension: Any, name: str) -> None:

@@ -5,6 +5,7 @@ import textwrap
 
 import numpy as np
 import pytest
+import torch
 
 from solrl_tasks.config.extensions import UnknownExtensionError
 from solrl_tasks.config.recipe import RewardSpec
@@ -154,3 +155,89 @@ def test_refusals_name_the_reward_and_what_is_allowed(own):
 def test_names_that_no_file_can_have_are_refused(name, version):
     with pytest.raises(RewardError, match="cannot use in a file name"):
         NamedReward(name, version, (0, 1), lambda: lambda *_: [])
+
+
+WEIGHTS = """
+CALLS = []
+
+class Heavy:
+    version = "1"
+
+    def __init__(self, device):
+        self.device = device
+        self.loaded = False
+
+    def load(self):
+        CALLS.append(("load", str(self.device), self.loaded))
+        self.loaded = True
+
+    def memory(self):
+        return 100 if self.loaded else 0
+
+    def unload(self):
+        self.loaded = False
+
+    def __call__(self, images, prompts, metadata):
+        assert self.loaded
+        return [1.0] * len(images)
+"""
+
+
+def test_a_class_with_weights_gets_the_device_and_gives_memory_back(own):
+    own(WEIGHTS, "edited_rewards")
+    reward = make_reward(RewardSpec(name="edited_rewards:Heavy"), torch.device("meta"))
+    reward.unload()
+    assert reward.memory() == 0
+    assert call(reward, "a") == [1.0]
+    assert reward.memory() == 100
+    reward.unload()
+    assert reward.memory() == 0
+    assert call(reward, "a") == [1.0]
+    calls = importlib.import_module("edited_rewards").CALLS
+    assert calls == [("load", "meta", False), ("load", "meta", False)]
+
+
+def test_without_a_device_weights_go_to_the_cpu_and_the_identity_is_the_same(own):
+    own(WEIGHTS, "edited_rewards")
+    plain = make_reward(RewardSpec(name="edited_rewards:Heavy"))
+    assert reward_id(plain) == reward_id(make_reward(RewardSpec(name="edited_rewards:Heavy"), torch.device("meta")))
+    call(plain, "a")
+    assert importlib.import_module("edited_rewards").CALLS[0][1] == "cpu"
+
+
+def test_what_has_no_weights_holds_no_memory(own):
+    for name in ("own_rewards:length", "colourfulness"):
+        reward = make_reward(RewardSpec(name=name), torch.device("meta"))
+        call(reward, "a")
+        reward.unload()
+        assert reward.memory() == 0
+
+
+def test_a_class_says_which_options_decide_scores(own):
+    own(
+        """
+        from solrl_tasks.config.base import Frozen
+
+        class Options(Frozen):
+            url: str = "here"
+            model: str = "small"
+
+        class Remote:
+            version = "1"
+            Options = Options
+
+            @classmethod
+            def identity(cls, options):
+                return {"model": options.model} if options.model != "small" else {}
+
+            def __call__(self, images, prompts, metadata):
+                return [0.0] * len(images)
+        """,
+        "edited_rewards",
+    )
+    plain, elsewhere, large = (
+        make_reward(RewardSpec(name="edited_rewards:Remote", options=options)).version
+        for options in ({}, {"url": "there"}, {"model": "large"})
+    )
+    assert plain == elsewhere == "1"
+    assert large.startswith("1+")
