@@ -15,6 +15,8 @@ Positive = Annotated[int, Field(ge=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Chunk = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
+Keep = Literal["none", "thumbnails", "lossless"]
+Normalize = Literal["none", "group", "pool"]
 
 
 class ModelSpec(Frozen):
@@ -65,7 +67,7 @@ class ExploreSpec(SamplingSpec):
     engine: ExtensionSpec = ExtensionSpec(name="nvfp4-emulated")
     steps: Annotated[int, Field(ge=1, le=200)] = 6
     candidates: Annotated[int, Field(ge=2, le=100_000)] = 96
-    store_images: Literal["none", "lossless"] = "none"
+    store_images: Keep = "none"
     reuse: Literal["exact", "compatible"] = "exact"
 
 
@@ -77,9 +79,16 @@ class RegenerateSpec(SamplingSpec):
 
 
 class RewardSpec(ExtensionSpec):
-    """One reward and its weight in the score that selects and trains."""
+    """One reward and its weight in the score that selects and trains.
 
+    ``normalize`` puts it on a common scale before the sum: the mean and spread of its explored ``group``, or of the
+    whole ``pool`` of an iteration. Where ``use`` names the extension, ``name`` is a label of one's own: so one extension
+    can stand in a recipe several times with different options.
+    """
+
+    use: str | None = None
     weight: float = 1.0
+    normalize: Normalize = "none"
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
 
@@ -140,6 +149,8 @@ class EvaluateSpec(Frozen):
     """The held-out measurement: the same prompts and seeds every time, sampled from the eval EMA.
 
     ``every`` counts iterations; 0 switches evaluation off. ``prompts`` is taken from the head of the held-out set.
+    ``guidance`` and ``guidance_scale`` are the model's where they are left out. ``features`` measure diversity and the
+    distance to the base.
     """
 
     every: Annotated[int, Field(ge=0)] = 1
@@ -147,7 +158,11 @@ class EvaluateSpec(Frozen):
     seeds: Positive = 4
     seed: int = 20_000
     sampling: RegenerateSpec = RegenerateSpec()
+    guidance: Annotated[float, Field(ge=0.0, le=30.0)] | None = None
+    guidance_scale: Annotated[float, Field(ge=1.0, le=30.0)] | None = None
     rewards: tuple[RewardSpec, ...] = ()
+    features: ExtensionSpec = ExtensionSpec(name="pixels")
+    store_images: Keep = "thumbnails"
 
 
 class AuditSpec(Frozen):
@@ -157,11 +172,34 @@ class AuditSpec(Frozen):
     prompts: Positive = 1
 
 
-class PromptsSpec(Frozen):
-    """Where prompts come from: ``scenes:train``, ``scenes:heldout``, or a text or JSONL file."""
+class PromptSource(Frozen):
+    """Prompts with what has to be said about where they stand.
 
-    train: str = "scenes:train"
-    heldout: str = "scenes:heldout"
+    ``source`` is as for a plain name: a built-in set, a file, a folder of data files, or ``hf:OWNER/NAME``. ``split``,
+    ``subset`` and ``revision`` are those of a dataset. ``column`` holds the texts, and ``metadata`` names the columns that
+    go to the rewards: all others where it is left out.
+    """
+
+    source: Annotated[str, Field(min_length=1)]
+    split: str | None = None
+    subset: str | None = None
+    column: Annotated[str, Field(min_length=1)] = "prompt"
+    metadata: tuple[str, ...] | None = None
+    revision: str | None = None
+
+
+class HeldoutSplit(Frozen):
+    """Held-out prompts taken from the training prompts: each by a hash of ``seed`` and its own text alone."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    seed: int = 0
+
+
+class PromptsSpec(Frozen):
+    """Where prompts come from; no held-out prompt may be a training prompt."""
+
+    train: str | PromptSource = "scenes:train"
+    heldout: str | PromptSource | HeldoutSplit = "scenes:heldout"
     per_iteration: Positive = 8
 
 

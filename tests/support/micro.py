@@ -10,10 +10,16 @@ SAMPLING = {"sampler": "euler", "chunk": 4}
 
 
 def write_prompts(folder: Path, name: str = "prompts.txt", count: int = 5) -> Path:
-    """A prompts file with ``count`` lines."""
+    """A prompts file with ``count`` lines, and one with as many others beside it for what is held out."""
     path = folder / name
     path.write_text("".join(f"a red circle and thing {i}\n" for i in range(count)), encoding="utf-8")
+    held_out(path).write_text("".join(f"a blue square and thing {i}\n" for i in range(count)), encoding="utf-8")
     return path
+
+
+def held_out(prompts: Path) -> Path:
+    """The held-out prompts that belong to a prompts file."""
+    return prompts.with_stem(f"{prompts.stem}-heldout")
 
 
 def micro_recipe(model: Path, prompts: Path, **overrides: Any) -> Recipe:
@@ -23,7 +29,7 @@ def micro_recipe(model: Path, prompts: Path, **overrides: Any) -> Recipe:
         "seed": 7,
         "iterations": 2,
         "model": {"source": str(model), "resolution": 32},
-        "prompts": {"train": str(prompts), "heldout": str(prompts), "per_iteration": 2},
+        "prompts": {"train": str(prompts), "heldout": str(held_out(prompts)), "per_iteration": 2},
         "rewards": [{"name": "colourfulness"}],
         "explore": {"steps": 2, "candidates": 8, "store_images": "lossless", **SAMPLING},
         "select": {"keep": 4},
@@ -32,6 +38,7 @@ def micro_recipe(model: Path, prompts: Path, **overrides: Any) -> Recipe:
         "evaluate": {
             "prompts": 2,
             "seeds": 2,
+            "store_images": "lossless",
             "sampling": {"engine": {"name": "bf16"}, "steps": 2, "sampler": "euler", "chunk": 2},
         },
         "audit": {"every": 2, "prompts": 1},
