@@ -60,10 +60,13 @@ def make_reward(spec: RewardSpec, device: torch.device | None = None) -> NamedRe
         ValueError: an option is refused.
         RewardError: what the name stands for cannot be called, or cannot be identified.
     """
-    extension = find_extension("reward", spec.name)
+    extension = find_extension("reward", spec.use or spec.name)
     options = parse_options("reward", extension, dict(spec.options))
     _require_callable(extension, spec.name)
     changed = _identity(extension, options)
+    if spec.use is not None:
+        # Under a label of one's own, the name no longer tells what computes the values.
+        changed = {"use": spec.use, "options": changed}
     version = declared_version(extension, spec.name) + (f"+{digest(changed)[:8]}" if changed else "")
     build = _builder(extension, options, device or torch.device("cpu"))
     return NamedReward(spec.name, version, declared_range(extension), build)

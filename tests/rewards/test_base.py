@@ -241,3 +241,20 @@ def test_a_class_says_which_options_decide_scores(own):
     )
     assert plain == elsewhere == "1"
     assert large.startswith("1+")
+
+
+def test_one_extension_can_stand_under_several_labels(own):
+    plain = make_reward(RewardSpec(name="own_rewards:Powered", options={"power": 2.0}))
+    first, second, other = (
+        make_reward(RewardSpec(name=name, use=use, options=options))
+        for name, use, options in (
+            ("squares", "own_rewards:Powered", {"power": 2.0}),
+            ("cubes", "own_rewards:Powered", {"power": 3.0}),
+            ("squares", "own_rewards:versioned", {}),
+        )
+    )
+    assert (first.name, second.name) == ("squares", "cubes")
+    assert (call(first, "abc"), call(second, "abc")) == ([9.0], [27.0])
+    assert len({first.version, second.version, other.version, plain.version}) == 4
+    with pytest.raises(UnknownExtensionError, match="'nothing'"):
+        make_reward(RewardSpec(name="squares", use="nothing"))
