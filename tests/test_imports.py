@@ -25,11 +25,12 @@ BELOW = {
     "analysis": {"config"},
     "sampling": {"config", "store", "scenes"},
     "rewards": {"config", "store", "scenes"},
+    "features": {"config", "store", "rewards"},
     "models": {"config", "store", "sampling"},
     "engines": {"config", "store", "models"},
     "pretrain": {"config", "scenes", "models", "sampling"},
     "tracking": {"config", "store", "analysis"},
-    "workers": {"config", "store", "sampling", "rewards", "models", "engines", "objectives", "selection"},
+    "workers": {"config", "store", "sampling", "rewards", "features", "models", "engines", "objectives", "selection"},
 }
 BELOW["stages"] = set(BELOW) - {"pretrain", "scenes"}
 PLAIN = {"engines/numerics", "objectives", "sampling", "selection", "analysis", "scenes"}

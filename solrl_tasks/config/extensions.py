@@ -12,6 +12,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "family": ("solrl_tasks.models.families", "FAMILY"),
     "engine": ("solrl_tasks.engines", "ENGINE"),
     "sampler": ("solrl_tasks.sampling.samplers", "SAMPLER"),
+    "feature": ("solrl_tasks.features", "FEATURE"),
     "reward": ("solrl_tasks.rewards", "REWARD"),
     "objective": ("solrl_tasks.objectives", "OBJECTIVE"),
     "selection rule": ("solrl_tasks.selection", "RULE"),

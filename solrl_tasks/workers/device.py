@@ -12,6 +12,7 @@ import torch
 from solrl_tasks.config.extensions import build, find_extension
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, RewardSpec
 from solrl_tasks.engines.base import Engine, EngineRecord, SyncReport, require_engine
+from solrl_tasks.features.base import NamedFeature, feature_id, make_feature
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState, init_lora
 from solrl_tasks.rewards.base import Reward, reward_id
@@ -56,6 +57,7 @@ class Device:
         self.counters = Counters()
         self._engines: dict[str, Engine] = {}
         self._rewards: dict[str, Reward] = {}
+        self._features: dict[str, NamedFeature] = {}
         self._conditioning: dict[str, Conditioning] = {}
         self._trainers: dict[str, Trainer] = {}
 
@@ -101,8 +103,9 @@ class Device:
             started = self._clock()
             latents, images, finite = self._images(job, work)
             rewards, failures = self._score(job, work, images, finite)
+            features = self._embed(work, images, finite)
             seconds = self._clock() - started
-            yield WorkResult(work, latents, images, rewards, failures, seconds)
+            yield WorkResult(work, latents, images, rewards, failures, seconds, features)
 
     def decode(self, latents: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Images of clean latents [B, C, H, W]: uint8 [B, H, W, 3], and which are finite, bool [B]."""
@@ -175,6 +178,13 @@ class Device:
             failures += list(scores.failures)
             self.counters.scored += len(images)
         return rewards, tuple(failures)
+
+    def _embed(self, work: Work, images: np.ndarray, finite: np.ndarray) -> dict[str, np.ndarray]:
+        vectors = {}
+        for spec in work.features:
+            feature = self._features.setdefault(spec.model_dump_json(), make_feature(spec, self.device))
+            vectors[feature_id(feature)] = np.where(finite[:, None], feature(images), np.float32(np.nan))
+        return vectors
 
     def _reward(self, spec: RewardSpec) -> Reward:
         key = spec.model_dump_json(exclude={"weight", "timeout"})

@@ -44,7 +44,7 @@ class Work:
     """One block: the candidates of one prompt that are computed together.
 
     ``token`` is the caller's own name for the block and comes back with the result. Where ``latents`` [B, C, H, W] or
-    ``images`` [B, H, W, 3] are given they are used instead of sampling, and only rewards are computed.
+    ``images`` [B, H, W, 3] are given they are used instead of sampling, and only rewards and features are computed.
     """
 
     token: object
@@ -53,6 +53,7 @@ class Work:
     rewards: tuple[RewardSpec, ...]
     latents: torch.Tensor | None = None
     images: np.ndarray | None = None
+    features: tuple[ExtensionSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class WorkResult:
         rewards: "name@version" to float32 [B]; NaN marks an invalid candidate.
         failures: what went wrong with single images, in words.
         seconds: device-seconds spent.
+        features: "name@version" to float32 [B, D]; a row of NaN where the image is not finite.
     """
 
     work: Work
@@ -73,6 +75,7 @@ class WorkResult:
     rewards: dict[str, np.ndarray]
     failures: tuple[str, ...]
     seconds: float
+    features: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
