@@ -57,7 +57,7 @@ def _fill(
     pool.admit(record, blocks)
     spent, failures, sampled, done = 0.0, list[str](), 0, total - len(blocks)
     session.reporter.progress(job.step, job.stage, done, total, "blocks")
-    for result in session.worker.rollout(job.rollout(session), _work(job, pool, blocks)):
+    for result in session.worker.rollout(job.rollout(session, blocks), _work(job, pool, blocks)):
         block = result.work.token
         assert isinstance(block, Block)
         images = result.images if job.store_images and result.work.images is None else None

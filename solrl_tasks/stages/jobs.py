@@ -1,7 +1,8 @@
 """What the sampling stages are asked to do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,10 @@ from solrl_tasks.store.keys import digest
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.workers.jobs import RolloutJob
+
+
+CHUNK_FIELDS: Final = {"audit": "regenerate.chunk", "evaluate": "evaluate.sampling.chunk"}
+"""Stages whose chunk is not ``<stage>.chunk``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +61,8 @@ class SamplingJob:
         by_id = dict(zip(self.reward_ids(), self.rewards, strict=True))
         return tuple(by_id[name] for name in ids)
 
-    def rollout(self, session: Session) -> RolloutJob:
-        """What the worker is asked; reads the policy from the store."""
+    def rollout(self, session: Session, blocks: Sequence[Block]) -> RolloutJob:
+        """What the worker is asked for these blocks; reads the policy from the store."""
         return RolloutJob(
             engine=self.sampling.engine,
             lora=self.policy.load(session),
@@ -66,6 +71,9 @@ class SamplingJob:
             prompts=self.prompts,
             exploration_seed=self.exploration_seed,
             rewards=self.rewards,
+            chunk=self.chunk,
+            rows=tuple(sorted({block.row for block in blocks if block.needs_sampling})),
+            field=CHUNK_FIELDS.get(self.stage, f"{self.stage}.chunk"),
         )
 
 

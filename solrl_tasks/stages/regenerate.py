@@ -45,7 +45,7 @@ def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[
     record = environment_record(str(session.device))
     samples.admit(record, blocks)
     spent, failures = 0.0, list[str]()
-    results = session.worker.rollout(job.rollout(session), _work(job, samples, blocks))
+    results = session.worker.rollout(job.rollout(session, blocks), _work(job, samples, blocks))
     for done, result in enumerate(results, start=1):
         block = result.work.token
         assert isinstance(block, Block)

@@ -14,7 +14,8 @@ from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
-from solrl_tasks.sampling.prompts import PromptSet, read_prompts
+from solrl_tasks.prompts.read import read_sets
+from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
@@ -89,8 +90,7 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
     """
     _check_extensions(recipe)
     resolve_source(recipe.model)
-    train = read_prompts(recipe.prompts.train, base)
-    heldout = read_prompts(recipe.prompts.heldout, base)
+    train, heldout = read_sets(recipe.prompts, base)
     if recipe.prompts.per_iteration > len(train):
         raise ValueError(
             f"prompts.per_iteration is {recipe.prompts.per_iteration}, but prompts.train ({recipe.prompts.train}) has "
@@ -130,8 +130,8 @@ def open_session(
     """
     prepared = prepare(recipe, base)
     device = default_device()
-    for spec in (prepared.recipe.explore.engine, prepared.recipe.regenerate.engine):
-        require_engine(spec.name, device)
+    for sampling in _samplings(prepared.recipe):
+        require_engine(sampling.engine.name, device)
     store = Store.open(root, create=True)
     config = prepared.recipe.model_dump(mode="json")
     with Run.open(store, run_id, config) as run:
@@ -154,6 +154,10 @@ def _inputs(session: Session) -> dict[str, str]:
     }
 
 
+def _samplings(recipe: Recipe) -> tuple[SamplingSpec, ...]:
+    return recipe.explore, recipe.regenerate, recipe.evaluate.sampling
+
+
 def _check_times(recipe: Recipe) -> None:
     spec = recipe.update
     objective = build("objective", spec.objective.name, dict(spec.objective.options))
@@ -168,8 +172,7 @@ def _check_extensions(recipe: Recipe) -> None:
     find_extension("family", recipe.model.family)
     rule = find_extension("selection rule", recipe.select.rule)
     parse_options("selection rule", rule, {})
-    samplings: tuple[SamplingSpec, ...] = (recipe.explore, recipe.regenerate, recipe.evaluate.sampling)
-    for sampling in samplings:
+    for sampling in _samplings(recipe):
         find_extension("sampler", sampling.sampler)
         _check("engine", sampling.engine)
     _check("objective", recipe.update.objective)

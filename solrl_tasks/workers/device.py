@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,13 @@ class Device:
     that shares them.
     """
 
-    def __init__(self, model: ModelSpec, device: torch.device) -> None:
+    def __init__(self, model: ModelSpec, device: torch.device, cache: Path | None = None) -> None:
+        """
+        Args:
+            cache: folder in which encoded prompts are kept; None keeps them in memory only.
+        """
         self.model = model
+        self.cache = cache
         self.device = device
         self.counters = Counters()
         self._engines: dict[str, Engine] = {}
@@ -189,7 +195,7 @@ class Device:
     def _reward(self, spec: RewardSpec) -> Reward:
         key = spec.model_dump_json(exclude={"weight", "timeout"})
         if key not in self._rewards:
-            self._rewards[key] = make_reward(spec)
+            self._rewards[key] = make_reward(spec, self.device)
         return self._rewards[key]
 
     def _clock(self) -> float:

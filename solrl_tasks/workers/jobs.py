@@ -24,6 +24,9 @@ class RolloutJob:
         prompts: whose rows the blocks refer to.
         exploration_seed: names the noise together with prompt key and candidate index.
         rewards: scored on every image.
+        chunk: images of a whole block. A shorter one is padded to it where the engine's shapes are static.
+        rows: of the prompts that are to be sampled, whose texts are encoded before the first block; None is all.
+        field: the recipe's field that ``chunk`` comes from, for messages.
     """
 
     engine: ExtensionSpec
@@ -33,6 +36,15 @@ class RolloutJob:
     prompts: PromptSet
     exploration_seed: int
     rewards: tuple[RewardSpec, ...]
+    chunk: int
+    rows: tuple[int, ...] | None = None
+    field: str = "chunk"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What will be sampled, each text once."""
+        rows = range(len(self.prompts)) if self.rows is None else self.rows
+        return tuple(dict.fromkeys(self.prompts[row].text for row in rows))
 
     def seeds(self, row: int, candidates: Sequence[int]) -> list[int]:
         """The 64-bit seeds of some candidates of one prompt."""

@@ -89,6 +89,7 @@ def rollout_job() -> RolloutJob:
         prompts=PromptSet(tuple(Prompt(text) for text in TEXTS)),
         exploration_seed=11,
         rewards=(RewardSpec(name="colourfulness"),),
+        chunk=4,
     )
 
 
