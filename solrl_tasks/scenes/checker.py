@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import ndimage
-from scipy.optimize import linear_sum_assignment
 
 from solrl_tasks.scenes.grammar import COLOURS, RELATIONS, SHAPES, Prompt, parse
 from solrl_tasks.scenes.shapes import outline
+from solrl_tasks.scenes.verdict import UNRELATED, Relation, match, verdict
 
 Floats = NDArray[np.float32]
 
@@ -28,7 +28,6 @@ _REACH = 71
 _LEAST_AREA, _LEAST_CORE = 12, 3
 _SHARPNESS = 0.08
 _LEAST_OVERLAP = 0.65
-_SURPLUS = (1.0, 0.7, 0.4, 0.1)
 _CROSSING = ndimage.generate_binary_structure(2, 1)
 
 
@@ -139,33 +138,24 @@ def _fit(blob: Blob, colour: str, shape: int) -> float:
     return float(0.2 + 0.4 * blob.overlap[shape] ** 2 + 0.4 * sharp[shape] / sharp.sum())
 
 
-def _offset(relation: str, first: Blob, second: Blob) -> tuple[float, float]:
+def _relation(name: str, first: Blob, second: Blob) -> Relation:
     """How far the second object lies in the stated direction from the first, and how far to the side."""
     dx, dy = second.x - first.x, second.y - first.y
-    ahead = {"left of": dx, "right of": -dx, "above": dy, "below": -dy}[relation]
-    return ahead, abs(dy if relation in ("left of", "right of") else dx)
+    ahead = {"left of": dx, "right of": -dx, "above": dy, "below": -dy}[name]
+    aside = abs(dy if name in ("left of", "right of") else dx)
+    return Relation(ahead, aside, ahead > aside)
 
 
 def _judge(prompt: Prompt, blobs: list[Blob], ground_right: bool) -> tuple[float, float]:
     wanted = prompt.things
     fits = np.array([[_fit(blob, thing.colour, SHAPES.index(thing.shape)) for blob in blobs] for thing in wanted])
-    chosen: dict[int, Blob] = {}
-    score = 0.0
-    if blobs:
-        for row, column in zip(*linear_sum_assignment(fits, maximize=True), strict=True):
-            if fits[row, column] > 0:
-                chosen[int(row)] = blobs[column]
-                score += float(fits[row, column])
-    surplus = len(blobs) - len(chosen)
-    smooth = score / len(wanted) * _SURPLUS[min(surplus, len(_SURPLUS) - 1)] * (1.0 if ground_right else 0.5)
-    right = len(chosen) == len(wanted) and surplus == 0 and ground_right
-    right = right and all(chosen[row].shape == thing.shape for row, thing in enumerate(wanted))
+    found = match(fits)
+    chosen = {row: blobs[column] for row, column in found.chosen.items()}
+    exact = all(chosen[row].shape == thing.shape for row, thing in enumerate(wanted) if row in chosen)
+    relations = []
     if prompt.form in RELATIONS:
-        ahead, aside = _offset(prompt.form, chosen[0], chosen[1]) if len(chosen) == 2 else (0.0, 1.0)
-        lean = (ahead - 0.5 * aside) / (abs(ahead) + aside + 1e-6)
-        smooth *= 0.5 + 0.5 / (1.0 + float(np.exp(-6.0 * lean)))
-        right = right and ahead > aside
-    return smooth, float(right)
+        relations = [_relation(prompt.form, chosen[0], chosen[1]) if len(chosen) == 2 else UNRELATED]
+    return verdict(found, len(wanted), exact, len(blobs) - len(chosen), ground_right, relations)
 
 
 def score_scenes(images: NDArray[np.uint8], prompts: Sequence[str]) -> tuple[Floats, Floats]:
