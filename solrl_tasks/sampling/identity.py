@@ -25,6 +25,11 @@ def _seed64(*parts: str | int) -> int:
     return int.from_bytes(_digest(parts)[:8], "big")
 
 
+def share(*parts: str | int) -> float:
+    """A number from 0 to below 1 that belongs to the parts, evenly spread over them."""
+    return (_seed64(*parts) >> 11) / 2**53
+
+
 def stream(*parts: str | int) -> np.random.Generator:
     """A random generator of its own for whatever the parts name.
 

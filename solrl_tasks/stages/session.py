@@ -14,7 +14,7 @@ from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
-from solrl_tasks.prompts.read import read_sets
+from solrl_tasks.prompts.read import read_sets, source_name
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
 from solrl_tasks.store.models import name_model
@@ -93,13 +93,13 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
     train, heldout = read_sets(recipe.prompts, base)
     if recipe.prompts.per_iteration > len(train):
         raise ValueError(
-            f"prompts.per_iteration is {recipe.prompts.per_iteration}, but prompts.train ({recipe.prompts.train}) has "
-            f"only {len(train)} prompts: lower it or give more prompts"
+            f"prompts.per_iteration is {recipe.prompts.per_iteration}, but prompts.train "
+            f"({source_name(recipe.prompts.train)}) has only {len(train)} prompts: lower it or give more prompts"
         )
     if recipe.evaluate.every and recipe.evaluate.prompts > len(heldout):
         raise ValueError(
-            f"evaluate.prompts is {recipe.evaluate.prompts}, but prompts.heldout ({recipe.prompts.heldout}) has only "
-            f"{len(heldout)} prompts: lower it or give more prompts"
+            f"evaluate.prompts is {recipe.evaluate.prompts}, but prompts.heldout "
+            f"({source_name(recipe.prompts.heldout)}) has only {len(heldout)} prompts: lower it or give more prompts"
         )
     if recipe.audit.every and recipe.audit.prompts > recipe.prompts.per_iteration:
         raise ValueError(

@@ -1,0 +1,1 @@
+"""Where prompts come from: built-in sets, files, datasets, generators; and which of them are held out."""
