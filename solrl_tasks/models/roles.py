@@ -4,12 +4,13 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import peft
 import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from solrl_tasks.models.lora import LoraError, LoraState, from_named, init_lora
 from solrl_tasks.models.twin import share
@@ -25,6 +26,10 @@ class PolicyModel:
     ``current`` is trained, ``old`` samples, ``reference`` is the base with both switched off. Whatever is
     active, exactly the weights of ``current`` require a gradient. Both start as an adapter that changes
     nothing.
+
+    The network computes as it was loaded. In a bfloat16 one the adapters' products are autocast to bfloat16, and only
+    theirs: autocast around the whole network would also take down what a family computes in float32 on purpose, such as
+    SANA's linear attention. Weights, gradients and optimizer stay float32.
     """
 
     def __init__(self, transformer: nn.Module, rank: int, alpha: float, paths: tuple[str, ...]) -> None:
@@ -67,9 +72,29 @@ class PolicyModel:
     def _layer(self, path: str) -> LoraLayer:
         layer = self.module.get_submodule(path)
         assert isinstance(layer, LoraLayer)
-        for weights in (layer.lora_A, layer.lora_B):
-            weights.to(torch.float32)
+        for factors in (layer.lora_A, layer.lora_B):
+            for adapter in ADAPTERS:
+                factors[adapter] = _autocast(factors[adapter].to(torch.float32))
+        layer.cast_input_dtype_enabled = False
         return layer
+
+    def checkpoint(self, enabled: bool) -> None:
+        """Whether a forward pass with gradients keeps one activation a block and computes the others again.
+
+        Raises:
+            ValueError: the network cannot.
+        """
+        network: Any = self.module
+        if not getattr(network, "_supports_gradient_checkpointing", False):
+            if enabled:
+                raise ValueError(
+                    f"update.gradient_checkpointing: {type(network).__name__} cannot compute activations again: "
+                    "set it to false, and lower update.micro_batch where memory is short"
+                )
+        elif enabled:
+            network.enable_gradient_checkpointing(gradient_checkpointing_func=_recomputed)
+        else:
+            network.disable_gradient_checkpointing()
 
     def load(self, adapter: Adapter, state: LoraState) -> None:
         """Overwrite an adapter, in place.
@@ -125,3 +150,38 @@ class PolicyModel:
         weights: Tensor = getattr(self._layers[path], factor)[adapter].weight
         assert isinstance(weights, nn.Parameter)
         return weights
+
+
+class _AutocastLinear(nn.Linear):
+    """A float32 factor that multiplies in the precision of its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        with _precision(input):
+            return super().forward(input)
+
+
+class _AutocastConv2d(nn.Conv2d):
+    """The same for convolutions."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        with _precision(input):
+            return super().forward(input)
+
+
+def _precision(input: Tensor) -> torch.autocast:
+    # No cache: it would keep a copy made without gradients, for an old policy, and hand it to the trained one.
+    reduced = input.dtype != torch.float32
+    dtype = input.dtype if reduced else torch.bfloat16
+    return torch.autocast(input.device.type, dtype, enabled=reduced, cache_enabled=False)
+
+
+def _autocast(factor: nn.Module) -> nn.Module:
+    # peft looks factors up by name and asks for their weight alone: the module may as well be one of ours.
+    kinds: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: _AutocastLinear, nn.Conv2d: _AutocastConv2d}
+    factor.__class__ = kinds[type(factor)]
+    return factor
+
+
+def _recomputed(module: nn.Module, *inputs: Any) -> Any:
+    # Nothing in the networks draws random numbers.
+    return checkpoint(module.__call__, *inputs, use_reentrant=False, preserve_rng_state=False)

@@ -202,3 +202,26 @@ def test_states_that_do_not_fit_are_refused(base, policy):
 def test_targets_match_whole_paths(policy):
     assert isinstance(policy.module.a, nn.Linear)
     assert isinstance(policy.module.blocks[0]["b"], nn.Linear)
+
+
+def test_on_a_bfloat16_base_the_factors_multiply_in_bfloat16_and_collect_gradients_in_float32(base):
+    policy = PolicyModel(base.to(torch.bfloat16), 2, 3.0, PATHS)
+    policy.load("current", random_state(base, 1))
+    layer = policy.module.get_submodule("blocks.0.a")
+    x = torch.randn(3, 6, dtype=torch.bfloat16)
+    down, up = (layer.lora_A["current"].weight, layer.lora_B["current"].weight)
+    expected = layer.base_layer(x) + (x @ down.bfloat16().T @ up.bfloat16().T) * 1.5
+    found = layer(x)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, expected)
+    # A pass without gradients first: what it cast must not be used again by the one that needs them.
+    with torch.no_grad():
+        policy.module(x)
+    policy.module(x).float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for _, p in policy.trainable())
+    assert all(bool(p.grad.any()) for _, p in policy.trainable())
+
+
+def test_a_network_that_cannot_checkpoint_says_so(policy):
+    policy.checkpoint(False)
+    with pytest.raises(ValueError, match=r"update\.gradient_checkpointing: Net cannot"):
+        policy.checkpoint(True)
