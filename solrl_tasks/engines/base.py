@@ -57,6 +57,7 @@ class EngineRecord(Frozen):
         hardware: the device's own name.
         replaced: dotted paths of the layers that compute at the engine's precision.
         skipped: dotted path to reason, for every other matrix multiplication.
+        execution: ``compiled`` or ``eager``.
         options: the engine's own options.
     """
 
@@ -67,6 +68,7 @@ class EngineRecord(Frozen):
     hardware: str
     replaced: tuple[str, ...]
     skipped: dict[str, str]
+    execution: str
     options: dict[str, JsonValue] = Field(default_factory=dict)
 
 
@@ -131,6 +133,15 @@ class Engine(Protocol):
     @property
     def policy_digest(self) -> str | None:
         """Digest of the policy that the twin holds; None before the first sync."""
+        ...
+
+    @property
+    def static_shapes(self) -> bool:
+        """Whether each new shape costs a compilation, so that a short batch is better padded than run as it is."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of the tensors that the twin holds beyond those of the base, by what they are."""
         ...
 
     def record(self) -> EngineRecord:

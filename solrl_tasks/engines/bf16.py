@@ -4,8 +4,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from solrl_tasks.config.base import Frozen
 from solrl_tasks.engines.base import Availability, Engine, device_present
+from solrl_tasks.engines.execution import EngineOptions, resolve_execution
 from solrl_tasks.engines.layers import MatmulLayer, MergedLayer, RolloutLayer
 from solrl_tasks.engines.merging import MergingEngine
 
@@ -19,8 +19,8 @@ class Bf16Engine(MergingEngine):
     version: ClassVar[str] = "1"
     kind: ClassVar[Literal["real", "emulated"]] = "real"
 
-    class Options(Frozen):
-        """None."""
+    class Options(EngineOptions):
+        """``execution`` alone."""
 
     @classmethod
     def available(cls, device: torch.device) -> Availability:
@@ -30,11 +30,11 @@ class Bf16Engine(MergingEngine):
         return present
 
     @classmethod
-    def numerics(cls, options: Any, device_class: str) -> dict[str, str]:  # noqa: ARG003 (the interface's)
+    def numerics(cls, options: Any, device_class: str) -> dict[str, str]:
         return {
             "matmul": "base dtype (on CPU float32 unless asked)" if device_class == "cpu" else "base dtype",
             "merge": "float32, rounded once",
-            "execution": "eager",
+            "execution": resolve_execution(options, device_class),
         }
 
     def _replacement(self, source: MatmulLayer) -> RolloutLayer | str:

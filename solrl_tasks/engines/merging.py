@@ -17,7 +17,9 @@ from solrl_tasks.engines.base import (
     device_present,
     hardware_name,
 )
+from solrl_tasks.engines.execution import Execution, compile_regions, resolve_execution
 from solrl_tasks.engines.layers import MatmulLayer, MergedLayer, RolloutLayer
+from solrl_tasks.models.dtypes import device_class
 from solrl_tasks.models.lora import BASE_DIGEST, LoraState
 from solrl_tasks.models.scope import LayerScope, is_matmul
 from solrl_tasks.models.twin import share
@@ -27,14 +29,16 @@ class MergingEngine(ABC):
     """Base class of the engines; see ``engines.base.Engine`` for what each method promises.
 
     Weights are rebuilt from the untouched base every time: base + delta in float32, rounded (or quantised)
-    once, written into storage that never moves. A LoRA may touch layers outside the engine's scope; those are
-    merged at the base's own precision.
+    once, written into storage that never moves, so that compiled graphs live on. A LoRA may touch layers outside the
+    engine's scope; those are merged at the base's own precision.
     """
 
     name: ClassVar[str]
     version: ClassVar[str]
     kind: ClassVar[Literal["real", "emulated"]]
     Options: ClassVar[type[Frozen]]
+    backend: ClassVar[str] = "inductor"
+    """Of ``torch.compile``."""
 
     def __init__(self, options: Any, device: torch.device) -> None:
         self.options = options
@@ -46,6 +50,7 @@ class MergingEngine(ABC):
         self._skipped: dict[str, str] = {}
         self._touched: frozenset[str] = frozenset()
         self._digest: str | None = None
+        self._execution: Execution = resolve_execution(options, device_class(device))
 
     @classmethod
     def available(cls, device: torch.device) -> Availability:
@@ -81,6 +86,8 @@ class MergingEngine(ABC):
         if not layers:
             reasons = "; ".join(f"{path}: {reason}" for path, reason in skipped.items()) or "it has none"
             raise EngineError(f"engine {self.name!r} can replace no layer of this network ({reasons})")
+        if self._execution == "compiled":
+            compile_regions(twin, layers, self.name, self.backend)
         self._base, self._twin, self._layers = base, twin, layers
         self._replaced, self._skipped = tuple(layers), skipped
 
@@ -93,7 +100,7 @@ class MergingEngine(ABC):
             return self._report(0, started, f"already held policy {digest[:12]}")
         if digest == BASE_DIGEST:
             lora, paths = None, frozenset()
-        self._adopt(paths)
+        adopted = self._adopt(paths)
         stale = set(self._layers) if self._digest is None else paths | self._touched
         # Until every layer is written the twin holds no policy, so a failure half-way cannot pass for one.
         self._digest = None
@@ -102,7 +109,11 @@ class MergingEngine(ABC):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self._touched, self._digest = paths, digest
-        return self._report(len(stale), started, f"wrote {len(stale)} layers for policy {digest[:12]}")
+        note = f"wrote {len(stale)} layers for policy {digest[:12]}"
+        if adopted and self._execution == "compiled":
+            plural = "s" if adopted > 1 else ""
+            note += f"; {adopted} new layer{plural}: compiled blocks are traced again"
+        return self._report(len(stale), started, note)
 
     @property
     def module(self) -> nn.Module:
@@ -114,6 +125,16 @@ class MergingEngine(ABC):
     def policy_digest(self) -> str | None:
         return self._digest
 
+    @property
+    def static_shapes(self) -> bool:
+        return self._execution == "compiled"
+
+    def memory(self) -> dict[str, int]:
+        sizes: Counter[str] = Counter()
+        for layer in self._layers.values():
+            sizes.update({name: buffer.nbytes for name, buffer in layer.named_buffers()})
+        return dict(sizes)
+
     def record(self) -> EngineRecord:
         return EngineRecord(
             name=self.name,
@@ -123,6 +144,7 @@ class MergingEngine(ABC):
             hardware=hardware_name(self.device),
             replaced=self._replaced,
             skipped=self._skipped,
+            execution=self._execution,
             options=self.options.model_dump(mode="json"),
         )
 
@@ -142,13 +164,15 @@ class MergingEngine(ABC):
                 raise EngineError(f"LoRA layer {path} is {list(found)}, the network's is {list(expected)}")
         return frozenset(lora.paths)
 
-    def _adopt(self, paths: frozenset[str]) -> None:
+    def _adopt(self, paths: frozenset[str]) -> int:
         assert self._base is not None and self._twin is not None
-        for path in sorted(paths - set(self._layers)):
+        adopted = sorted(paths - set(self._layers))
+        for path in adopted:
             layer = MergedLayer(_matmul(self._base, path))
             self._twin.set_submodule(path, layer, strict=True)
             self._layers[path] = layer
             self._skipped[path] += "; LoRA merged at the base's precision"
+        return len(adopted)
 
     def _merged(self, path: str, lora: LoraState | None) -> Tensor:
         assert self._base is not None

@@ -4,8 +4,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from solrl_tasks.config.base import Frozen
 from solrl_tasks.engines.base import Availability, Engine, device_present
+from solrl_tasks.engines.execution import EngineOptions, resolve_execution
 from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
 from solrl_tasks.engines.merging import MergingEngine
 from solrl_tasks.engines.numerics.nvfp4 import BlockShape, ScaleMode, why_not
@@ -22,7 +22,7 @@ class NVFP4EmulatedEngine(MergingEngine):
     version: ClassVar[str] = "1"
     kind: ClassVar[Literal["real", "emulated"]] = "emulated"
 
-    class Options(Frozen):
+    class Options(EngineOptions):
         """How scales are shared.
 
         ``activation_scale``: one global scale for a whole input, as the hardware recipe has it, which makes
@@ -51,7 +51,7 @@ class NVFP4EmulatedEngine(MergingEngine):
             "merge": "float32, quantised once",
             "activation_scale": options.activation_scale,
             "weight_block": options.weight_block,
-            "execution": "eager",
+            "execution": resolve_execution(options, device_class),
         }
 
     def _replacement(self, source: MatmulLayer) -> RolloutLayer | str:
