@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from flows.commands import pools, runs, track
+from flows.commands import pools, prompts, runs, track
 from flows.commands.demo import demo
 from flows.commands.doctor import doctor
 from flows.commands.export import export
@@ -24,6 +24,7 @@ app.command()(up)
 app.command()(doctor)
 app.add_typer(runs.app, name="runs")
 app.add_typer(pools.app, name="pools")
+app.add_typer(prompts.app, name="prompts")
 app.command()(export)
 app.add_typer(track.app, name="track")
 
