@@ -1,8 +1,8 @@
 """Prompts of things that are counted, coloured and placed, with what must be seen written beside them.
 
 The records have the form of GenEval (arXiv 2310.11513): ``include`` lists classes with the number, colour and place
-that they must have, ``exclude`` what must not be there. A place is a relation and the entry of ``include`` that it is to.
-The classes are the 80 of COCO (arXiv 1405.0312), the colours eleven basic ones without grey.
+that they must have, ``exclude`` what must not be there. A place is a relation and the entry of ``include`` that it is
+to. The classes are the 80 of COCO (arXiv 1405.0312), the colours eleven basic ones without grey.
 """
 
 from collections.abc import Callable

@@ -40,12 +40,12 @@ SCENES: Final = {
     ),
 }
 OPENINGS: Final = (
-    "Welcome to", "Greetings from", "Beyond", "Return to", "Meet Me at", "Night at", "Closed for", "Thanks to", "Last Bus to",
-    "Save", "No Way to", "Made in", "Ask for", "Open", "Lost in", "Free",
+    "Welcome to", "Greetings from", "Beyond", "Return to", "Meet Me at", "Night at", "Closed for", "Thanks to",
+    "Last Bus to", "Save", "No Way to", "Made in", "Ask for", "Open", "Lost in", "Free",
 )  # fmt: skip
 ADJECTIVES: Final = (
-    "Quiet", "Amber", "Frozen", "Little", "Northern", "Hidden", "Second", "Golden", "Rusty", "Paper", "Crooked", "Early",
-    "Salted", "Electric", "Seventh", "Velvet",
+    "Quiet", "Amber", "Frozen", "Little", "Northern", "Hidden", "Second", "Golden", "Rusty", "Paper", "Crooked",
+    "Early", "Salted", "Electric", "Seventh", "Velvet",
 )  # fmt: skip
 NOUNS: Final = (
     "Harbour", "Bakery", "Garden", "Museum", "Island", "Orchard", "Engine", "Library", "Summit", "Market", "Lantern",
