@@ -22,9 +22,10 @@ Normalize = Literal["none", "group", "pool"]
 class ModelSpec(Frozen):
     """Which pipeline is aligned, and how it is conditioned.
 
-    ``source`` is ``embedded``, ``random:NAME``, a diffusers folder, or a hub id. ``resolution`` is the side of the square
-    image in pixels. ``guidance`` is the value fed to models with a guidance embedding and ignored by the others;
+    ``source`` is ``embedded``, ``random:NAME``, a diffusers folder, or a hub id. ``resolution`` is the side of the
+    square image in pixels. ``guidance`` is the value fed to models with a guidance embedding and ignored by the others;
     ``guidance_scale`` above 1 is classifier-free guidance, against the empty or the ``negative_prompt``.
+    ``shift`` replaces the pipeline's own sigma grid by equal steps that are shifted so; 1 is the plain linear grid.
     ``t5`` and ``complex_human_instruction`` belong to one family each, and setting them elsewhere is an error.
     ``text_encoders`` says where the text encoders wait between uses and changes no result.
     """
@@ -36,6 +37,7 @@ class ModelSpec(Frozen):
     guidance: Annotated[float, Field(ge=0.0, le=30.0)] = 1.0
     guidance_scale: Annotated[float, Field(ge=1.0, le=30.0)] = 1.0
     negative_prompt: str = ""
+    shift: Annotated[float, Field(gt=0, le=100)] | None = None
     max_sequence_length: Annotated[int, Field(ge=1, le=1024)] = 16
     t5: bool = True
     complex_human_instruction: bool = False
@@ -43,6 +45,15 @@ class ModelSpec(Frozen):
     text_dtype: Dtype = "auto"
     vae_dtype: Dtype = "auto"
     text_encoders: Literal["keep", "offload", "release"] = "offload"
+
+    @model_validator(mode="after")
+    def _negative_prompt_counts(self) -> Self:
+        if self.negative_prompt and self.guidance_scale == 1.0:
+            raise ValueError(
+                f"negative_prompt is {self.negative_prompt!r}, but guidance_scale 1 is no guidance: raise the scale or "
+                "drop the negative prompt"
+            )
+        return self
 
 
 class ExtensionSpec(Frozen):

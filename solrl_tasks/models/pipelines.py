@@ -3,24 +3,34 @@
 import importlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from solrl_tasks.config.recipe import ModelSpec
+from solrl_tasks.models import random_pipeline
 from solrl_tasks.models.dtypes import ComputeDtypes
 from solrl_tasks.models.families.base import FamilyError
-from solrl_tasks.models.sources import INDEX, SourceError, fetch, read_config, require_components
+from solrl_tasks.models.sources import (
+    INDEX,
+    SourceError,
+    components,
+    fetch,
+    is_random,
+    read_config,
+    require_components,
+)
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LIBRARIES = ("diffusers", "transformers")
 
 
 def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, device: torch.device) -> Any:
-    """A pipeline with every part frozen, in evaluation mode, on ``device``.
+    """A pipeline with all but its text encoders, every part frozen, in evaluation mode, on ``device``.
 
     Args:
         class_name: the class of diffusers that the source must be.
@@ -36,22 +46,67 @@ def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, devic
             f"model.source {spec.source!r} is a {found}, but model.family {spec.family!r} runs a "
             f"{class_name}: choose the family that fits"
         )
-    dtype = {"transformer": dtypes.transformer, "vae": dtypes.vae, "default": dtypes.text}
-    require_components(folder)
-    try:
-        with _silent_bars(), _complete(spec):
-            pipeline = _pipeline_class(class_name).from_pretrained(
-                folder, dtype=dtype, local_files_only=True, use_safetensors=True
-            )
-    except SourceError:
-        raise
-    except Exception as error:
-        raise SourceError(f"model.source {spec.source!r} ({folder}) cannot be loaded: {error}") from error
+    with _reading(spec, folder):
+        cls = _pipeline_class(class_name)
+        pipeline = _draw(cls, folder, dtypes, device) if is_random(spec) else _read(cls, folder, dtypes)
     pipeline.set_progress_bar_config(disable=True)
     for part in pipeline.components.values():
         if isinstance(part, nn.Module):
             part.requires_grad_(False).eval()
     return pipeline.to(device)
+
+
+def _read(cls: Any, folder: Path, dtypes: ComputeDtypes) -> Any:
+    require_components(folder)
+    dtype = {"transformer": dtypes.transformer, "vae": dtypes.vae, "default": torch.float32}
+    absent = dict.fromkeys(text_encoder_names(folder))
+    return cls.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True, **absent)
+
+
+def _draw(cls: Any, folder: Path, dtypes: ComputeDtypes, device: torch.device) -> Any:
+    networks = {"transformer": dtypes.transformer, "vae": dtypes.vae}
+    parts = {name: random_pipeline.draw_part(folder, name, dtype, device) for name, dtype in networks.items()}
+    return cls(**parts, **random_pipeline.small_parts(folder), **dict.fromkeys(text_encoder_names(folder)))
+
+
+def text_encoder_names(folder: Path) -> tuple[str, ...]:
+    """Names of a pipeline's text encoders, in the order in which its own code numbers them."""
+    return tuple(sorted(name for name in components(folder) if name.startswith("text_encoder")))
+
+
+def load_text_encoders(
+    spec: ModelSpec, names: Sequence[str], dtype: torch.dtype, device: torch.device
+) -> dict[str, nn.Module]:
+    """Some of a pipeline's text encoders, frozen, in evaluation mode, on ``device``.
+
+    Raises:
+        SourceError: the source is absent or damaged, or lacks weights that the library would make up.
+    """
+    folder = fetch(spec)
+    loaded: dict[str, nn.Module] = {}
+    with _reading(spec, folder):
+        for name in names:
+            if is_random(spec):
+                loaded[name] = random_pipeline.draw_part(folder, name, dtype, device)
+                continue
+            cls = random_pipeline.part_class(folder, name)
+            encoder = cls.from_pretrained(folder / name, dtype=dtype, local_files_only=True, use_safetensors=True)
+            loaded[name] = encoder.requires_grad_(False).eval().to(device)
+    return loaded
+
+
+@contextmanager
+def _reading(spec: ModelSpec, folder: Path) -> Iterator[None]:
+    """Load quietly, and turn what goes wrong into an error that names the source."""
+    try:
+        with _silent_bars(), _complete(spec):
+            yield
+    except SourceError:
+        raise
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise SourceError(f"model.source {spec.source!r} ({folder}) cannot be loaded: {error}") from error
 
 
 def _pipeline_class(class_name: str) -> Any:

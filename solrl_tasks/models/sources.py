@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from solrl_tasks.config.recipe import ModelSpec
+from solrl_tasks.models import random_weights
 from solrl_tasks.store import atomic, keys
 from solrl_tasks.store.errors import DamagedError
 
 EMBEDDED = Path(__file__).parent / "embedded"
+ARCHITECTURES = Path(__file__).parent / "architectures"
+"""Folders of pipelines that have configurations and no weights."""
+RANDOM = "random:"
+"""Sources that start so name an architecture whose weights are drawn."""
 INDEX = "model_index.json"
+TEXT_PARTS = ("text_encoder", "tokenizer")
+"""How the names of a pipeline's parts begin that encode prompts."""
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _VOCABULARIES = frozenset({"tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model"})
 _CONTENT = frozenset({".json", ".safetensors", ".txt", ".model"})
@@ -34,6 +41,8 @@ def resolve_source(spec: ModelSpec) -> Path | str:
     """
     if spec.source == "embedded":
         return _checked(EMBEDDED, spec)
+    if is_random(spec):
+        return _checked(_architecture(spec.source), spec)
     folder = Path(spec.source).expanduser()
     if folder.is_dir():
         return _checked(folder, spec)
@@ -41,8 +50,21 @@ def resolve_source(spec: ModelSpec) -> Path | str:
         return spec.source
     raise SourceError(
         f"model.source {spec.source!r}: there is no folder {folder.resolve()}, and it is not a hub id like "
-        "owner/name: give the folder of a diffusers pipeline, a hub id, or embedded"
+        "owner/name: give the folder of a diffusers pipeline, a hub id, random:NAME, or embedded"
     )
+
+
+def is_random(spec: ModelSpec) -> bool:
+    """Whether the weights are drawn instead of read."""
+    return spec.source.startswith(RANDOM)
+
+
+def _architecture(source: str) -> Path:
+    known = sorted(path.name for path in ARCHITECTURES.iterdir() if path.is_dir())
+    name = source.removeprefix(RANDOM)
+    if name not in known:
+        raise SourceError(f"model.source {source!r}: there is no such architecture; known are {', '.join(known)}")
+    return ARCHITECTURES / name
 
 
 def _checked(folder: Path, spec: ModelSpec) -> Path:
@@ -135,14 +157,43 @@ def base_digest(spec: ModelSpec, cache_dir: Path) -> str:
 
     It does not depend on where the folder lies, and not on readmes or files outside the components. The
     digest of each file is kept in ``cache_dir`` and used again while its path, size and modification time
-    stay.
+    stay. Random weights follow from the configuration and the way they are drawn.
 
     Raises:
         SourceError: the source cannot be used.
     """
+    return keys.digest(_digests(spec, fetch(spec).resolve(), cache_dir))
+
+
+def text_digest(spec: ModelSpec, cache_dir: Path | None) -> str:
+    """sha256 (hex) of the files of text encoders and tokenizers alone; otherwise as ``base_digest``.
+
+    Args:
+        cache_dir: None remembers the files' digests for this process only.
+    """
     folder = fetch(spec).resolve()
-    memory = cache_dir / "base-digests" / f"{keys.key(str(folder))}.json"
-    known = _remembered(memory)
+    names = tuple(f"{name}/" for name in components(folder) if name.startswith(TEXT_PARTS))
+    digests = _digests(spec, folder, cache_dir)
+    return keys.digest({name: value for name, value in digests.items() if name.startswith(names) or name == RANDOM})
+
+
+def _digests(spec: ModelSpec, folder: Path, cache_dir: Path | None) -> dict[str, str]:
+    """sha256 by name of file; of random pipelines also what their weights and tokenizers are made by."""
+    digests = {name: str(digest) for name, (digest, *_) in _file_digests(folder, cache_dir).items()}
+    if is_random(spec):
+        words = _file_digests(EMBEDDED, cache_dir)
+        tokenizers = {name: str(digest) for name, (digest, *_) in words.items() if name.startswith("tokenizer")}
+        digests[RANDOM] = keys.digest({"weights": random_weights.VERSION, **tokenizers})
+    return digests
+
+
+_in_memory: dict[Path, dict[str, list[str | int]]] = {}
+
+
+def _file_digests(folder: Path, cache_dir: Path | None) -> dict[str, list[str | int]]:
+    """By name: sha256, and the stamp of the file that it was taken of."""
+    memory = None if cache_dir is None else cache_dir / "base-digests" / f"{keys.key(str(folder))}.json"
+    known = {**_remembered(memory), **_in_memory.get(folder, {})}
     digests: dict[str, list[str | int]] = {}
     for name in _content_files(folder):
         status = (folder / name).stat()
@@ -151,9 +202,10 @@ def base_digest(spec: ModelSpec, cache_dir: Path) -> str:
         remembered = known.get(name)
         same = remembered is not None and remembered[1:] == stamp
         digests[name] = remembered if remembered and same else [_sha256(folder / name), *stamp]
-    if digests != known:
+    _in_memory[folder] = digests
+    if memory is not None and digests != _remembered(memory):
         atomic.write_sealed(memory, digests)
-    return keys.digest({name: digest for name, (digest, *_) in digests.items()})
+    return digests
 
 
 def require_components(folder: Path) -> None:
@@ -162,7 +214,7 @@ def require_components(folder: Path) -> None:
     Raises:
         SourceError: a component named in the index has no folder, or a tokenizer has no vocabulary.
     """
-    for name in _components(folder):
+    for name in components(folder):
         found = {path.name for path in (folder / name).glob("*")}
         if not found:
             raise SourceError(
@@ -173,18 +225,20 @@ def require_components(folder: Path) -> None:
             raise SourceError(f"{folder / name} holds no vocabulary (one of {wanted}): copy the pipeline again")
 
 
-def _components(folder: Path) -> list[str]:
+def components(folder: Path) -> list[str]:
+    """Names of the parts that the pipeline in a folder has."""
     index = read_config(folder, "", INDEX)
     return [name for name, value in index.items() if isinstance(value, list) and value[0] is not None]
 
 
 def _content_files(folder: Path) -> list[str]:
-    components = _components(folder)
-    files = [path for name in components for path in (folder / name).rglob("*") if path.suffix in _CONTENT]
+    files = [path for name in components(folder) for path in (folder / name).rglob("*") if path.suffix in _CONTENT]
     return sorted(path.relative_to(folder).as_posix() for path in [folder / INDEX, *files])
 
 
-def _remembered(memory: Path) -> dict[str, list[str | int]]:
+def _remembered(memory: Path | None) -> dict[str, list[str | int]]:
+    if memory is None:
+        return {}
     try:
         known: dict[str, list[str | int]] = atomic.read_sealed(memory)
     except (FileNotFoundError, DamagedError):

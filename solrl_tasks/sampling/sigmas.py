@@ -7,6 +7,10 @@ from a library, because a library's may change between releases; a stored table 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
+
+SMALLEST = 1e-3
+"""The smallest level of the 1000 that diffusers' schedulers are trained with."""
 
 
 def linear(steps: int) -> list[float]:
@@ -20,14 +24,51 @@ def shifted(steps: int, shift: float) -> list[float]:
     Raises:
         ValueError: ``steps`` or ``shift`` is not positive.
     """
-    if steps < 1 or not shift > 0:
-        raise ValueError(f"a sigma grid needs at least one step and a positive shift, found {steps} and {shift}")
+    _require_positive(steps, shift)
     levels = [(steps - i) / steps for i in range(steps)]
-    return [shift * s / (shift * s + (1.0 - s)) for s in levels] + [0.0]
+    return [_shift(s, shift) for s in levels] + [0.0]
 
 
-def dynamic(
-    steps: int,
+def to_smallest(steps: int, shift: float, smallest: float = SMALLEST) -> list[float]:
+    """Equal steps from 1 down to ``smallest``, shifted, and 0 after them.
+
+    Raises:
+        ValueError: ``steps`` or ``shift`` is not positive.
+    """
+    _require_positive(steps, shift)
+    levels = [1.0 + (smallest - 1.0) * i / (steps - 1) for i in range(steps)] if steps > 1 else [1.0]
+    return [_shift(s, shift) for s in levels] + [0.0]
+
+
+def shifted_twice(steps: int, shift: float) -> list[float]:
+    """What diffusers' FlowMatchEulerDiscreteScheduler walks where a pipeline leaves the levels to it (SD3).
+
+    Its smallest level is shifted before it is made the end of the grid, and with the grid again. It is tiny whatever
+    the number of steps, so the step that leads to it is long: see ``Dpm2``.
+
+    Raises:
+        ValueError: ``steps`` or ``shift`` is not positive.
+    """
+    _require_positive(steps, shift)
+    return to_smallest(steps, shift, _shift(SMALLEST, shift))
+
+
+def flow(steps: int, shift: float) -> list[float]:
+    """What diffusers' DPMSolverMultistepScheduler walks with flow sigmas (SANA): equal steps from 0.999, shifted.
+
+    Raises:
+        ValueError: ``steps`` or ``shift`` is not positive.
+    """
+    _require_positive(steps, shift)
+    return [_shift((1.0 - SMALLEST) * (steps - i) / steps, shift) for i in range(steps)] + [0.0]
+
+
+def dynamic(steps: int, image_tokens: int, **options: Any) -> list[float]:
+    """FLUX's levels, shifted the more the larger the image; options as of ``dynamic_shift``."""
+    return shifted(steps, dynamic_shift(image_tokens, **options))
+
+
+def dynamic_shift(
     image_tokens: int,
     *,
     base_shift: float = 0.5,
@@ -35,21 +76,30 @@ def dynamic(
     base_tokens: int = 256,
     max_tokens: int = 4096,
     shift_type: str = "exponential",
-) -> list[float]:
-    """FLUX's levels, shifted the more the larger the image.
+) -> float:
+    """How far the levels of an image of some size are shifted.
 
     mu runs linearly from ``base_shift`` at ``base_tokens`` to ``max_shift`` at ``max_tokens`` image tokens,
     and on beyond both; the shift is exp(mu), or mu itself where ``shift_type`` is ``linear``.
 
     Raises:
-        ValueError: ``shift_type`` is unknown, or the shift that follows is not positive.
+        ValueError: ``shift_type`` is unknown.
     """
     mu = base_shift + (max_shift - base_shift) * (image_tokens - base_tokens) / (max_tokens - base_tokens)
     if shift_type == "exponential":
-        return shifted(steps, math.exp(mu))
+        return math.exp(mu)
     if shift_type == "linear":
-        return shifted(steps, mu)
+        return mu
     raise ValueError(f"unknown shift type {shift_type!r}: exponential and linear are known")
+
+
+def _shift(level: float, shift: float) -> float:
+    return shift * level / (shift * level + (1.0 - level))
+
+
+def _require_positive(steps: int, shift: float) -> None:
+    if steps < 1 or not shift > 0:
+        raise ValueError(f"a sigma grid needs at least one step and a positive shift, found {steps} and {shift}")
 
 
 def check(sigmas: Sequence[float]) -> None:

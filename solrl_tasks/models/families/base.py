@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor, nn
 
 from solrl_tasks.config.recipe import ModelSpec
@@ -38,6 +40,7 @@ class Conditioning:
         return cls({name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors})
 
     def __len__(self) -> int:
+        """Number of prompts."""
         return len(next(iter(self.tensors.values())))
 
 
@@ -64,6 +67,7 @@ class Family(Protocol):
     Attributes:
         spec: the recipe's model section.
         device: where everything lies.
+        negative_prompt: what guidance leads away from; None without guidance.
         transformer: the base network, frozen, in evaluation mode; never changed.
         latent_shape: (C, H, W) of a latent.
         scope: the layers that a low-precision engine replaces.
@@ -75,6 +79,7 @@ class Family(Protocol):
 
     spec: ModelSpec
     device: torch.device
+    negative_prompt: str | None
     transformer: nn.Module
     latent_shape: tuple[int, ...]
     scope: LayerScope
@@ -100,6 +105,23 @@ class Family(Protocol):
         """(C, H, W) of a latent, from the pipeline's configuration files alone. Raises as ``load``."""
         ...
 
+    @classmethod
+    def grid_of(cls, spec: ModelSpec, steps: int) -> list[float]:
+        """``sigmas`` of ``steps``, from the pipeline's configuration files alone. Raises as ``load``."""
+        ...
+
+    @classmethod
+    def text_key(cls, spec: ModelSpec, device_class: str, cache_dir: Path | None = None) -> dict[str, JsonValue]:
+        """All that decides how a text is encoded, besides the text; nothing is loaded.
+
+        Args:
+            cache_dir: where digests of files are remembered; None remembers them for this process only.
+
+        Raises:
+            SourceError: the source cannot be used.
+        """
+        ...
+
     def lora_targets(self, preset: str) -> tuple[str, ...]:
         """Dotted paths of the layers that a LoRA preset adapts.
 
@@ -109,7 +131,19 @@ class Family(Protocol):
         ...
 
     def encode(self, prompts: Sequence[str]) -> Conditioning:
-        """Encode prompts, each by itself, so that its encoding does not depend on the others. float32."""
+        """Encode prompts, each by itself, so that its encoding does not depend on the others. float32.
+
+        With guidance the negative prompt is in it too. Text encoders are loaded by the first call and stay until
+        ``release_text``.
+        """
+        ...
+
+    def encode_text(self, text: str, negative: bool = False) -> Conditioning:
+        """One row, for one text alone; ``negative`` where it is encoded as a negative prompt. float32."""
+        ...
+
+    def release_text(self) -> None:
+        """Let the text encoders leave the device, as ``spec.text_encoders`` says, until they are needed again."""
         ...
 
     def velocity(self, module: nn.Module, x: Tensor, sigma: float | Tensor, conditioning: Conditioning) -> Tensor:
@@ -131,6 +165,10 @@ class Family(Protocol):
 
     def decode(self, x0: Tensor) -> Decoded:
         """Images of clean latents, float32 [B, C, H, W]."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device of ``transformer``, ``vae`` and ``text``."""
         ...
 
 
