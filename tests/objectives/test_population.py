@@ -14,6 +14,7 @@ import torch
 from solrl_tasks.objectives.advantages import advantages
 from solrl_tasks.objectives.base import MicroBatch, Velocities
 from solrl_tasks.objectives.nft import Nft, NftOptions
+from solrl_tasks.objectives.ram import Ram, RamOptions
 from solrl_tasks.selection.best_worst import BestWorst
 from solrl_tasks.selection.groups import select_groups
 
@@ -78,6 +79,17 @@ def gaussian(mean, variance):
     return with_noise(mean + variance**0.5 * z, z, w)
 
 
+def centred(reward):
+    """The law of a Gaussian policy under a polynomial reward, centred and not scaled: exact by quadrature."""
+
+    def draw(mean, variance, iteration):
+        z, w = nodes(8)
+        x0 = mean + variance**0.5 * z
+        return with_noise(x0, reward(x0) - w @ reward(x0), w)
+
+    return draw
+
+
 def sampled(mean, variance, count, seed):
     random = np.random.default_rng(seed)
     x0 = mean + variance**0.5 * random.standard_normal(count)
@@ -111,12 +123,16 @@ def plain(**options):
     return Nft(NftOptions(space="velocity", adaptive_weight=False, **options))
 
 
-def train(objective, iterations, draw, bins=100):
-    """The law after each of some full regressions, every one from samples of the last."""
-    policy = reference = Policy.exact(bins)
-    laws = [policy.law()]
+def train(objective, iterations, draw, bins=100, reference=None, lag=0.0):
+    """The law after each of some full regressions, every one from samples of the last.
+
+    ``lag`` is how much of the old policy stays in it after an iteration.
+    """
+    reference = Policy.exact(bins) if reference is None else reference
+    policy, laws = reference, [reference.law()]
     for iteration in range(iterations):
-        policy = regress(objective, policy, reference, draw(*laws[-1], iteration))
+        after = regress(objective, policy, reference, draw(*laws[-1], iteration))
+        policy = Policy(lag * policy.coefficients + (1 - lag) * after.coefficients)
         laws.append(policy.law())
     return np.array(laws)
 
@@ -154,6 +170,55 @@ def test_with_kl_the_mean_settles_at_the_regularised_optimum():
     assert laws[1, 0] == pytest.approx(0.3 + 0.8 / 6, abs=0.005)
     assert laws[-1, 0] == pytest.approx(0.3 + 0.8, abs=0.005)
     assert laws[-1, 1] == pytest.approx(0.64, abs=0.005)
+
+
+@pytest.mark.parametrize(("baseline", "lag", "iterations"), [("old", 0.0, 1), ("old", 0.5, 20), ("current", 0.5, 20)])
+def test_ram_reaches_the_tilted_gaussian_of_a_linear_reward(baseline, lag, iterations):
+    # T5: p_ref exp(rho 1.5 x) has its mean at .3 + .5 x 1.5 x .64 and the variance of the reference. Solved in full
+    # against its own velocity the regression swings around that point, so that the policy has to lag.
+    objective = Ram(RamOptions(multiplier=0.5, baseline=baseline))
+    mean, variance = train(objective, iterations, centred(lambda x: 1.5 * x), lag=lag)[-1]
+    assert mean == pytest.approx(0.78, abs=0.005)
+    assert variance == pytest.approx(0.64, abs=0.01)
+
+
+def test_ram_with_standardised_rewards():
+    # T5b: the mean moves by rho standard deviations.
+    laws = train(Ram(RamOptions(multiplier=0.5)), 3, exactly)
+    assert laws[1:, 0] == pytest.approx(0.70, abs=0.005)
+
+
+@pytest.mark.parametrize(("rho", "found", "tilted"), [(1.0, 0.569, 0.5), (0.1, 0.913, 1 / 1.1)])
+def test_ram_is_biased_where_the_reward_is_not_linear(rho, found, tilted):
+    # T6: the estimator reads the end of the path from reference to optimum alone; small rewards hide it.
+    standard = Policy.exact(mean=0.0, variance=1.0)
+    laws = train(
+        Ram(RamOptions(multiplier=rho)), 30, centred(lambda x: -(x**2) / 2), reference=standard, lag=0.9 * (rho == 1)
+    )
+    assert laws[-1, 1] == pytest.approx(found, abs=0.01)
+    assert (abs(laws[-1, 1] - tilted) > 0.04) == (rho == 1.0)
+
+
+def test_nft_with_kl_and_ram_settle_at_one_point():
+    # T7c: a KL weight of 1 is a multiplier of 1.
+    by_ram = train(Ram(RamOptions(multiplier=1.0)), 4, exactly)[-1]
+    by_nft = train(plain(kl_weight=1.0), 45, exactly)[-1]
+    assert by_ram == pytest.approx(by_nft, abs=0.005)
+    assert by_ram == pytest.approx((1.10, 0.64), abs=0.01)
+
+
+def test_the_bayes_estimator_of_the_bridge_score_is_exact_for_the_exact_velocity():
+    # T14: (1 - t) / t (v - (eps - x0)) is the gradient of log p(x0 | x_t) in x_t.
+    x0, eps, t = torch.randn(3, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    t = t.sigmoid()
+    x = ((1 - t) * x0 + t * eps).requires_grad_()
+    spread = (1 - t) ** 2 * VARIANCE + t**2
+    gain = (1 - t) * VARIANCE / spread
+    posterior = MEAN + gain * (x - (1 - t) * MEAN)
+    log_p = -((x0 - posterior) ** 2) / (2 * VARIANCE * t**2 / spread)
+    (score,) = torch.autograd.grad(log_p.sum(), x)
+    velocity = (x - posterior).detach() / t
+    assert torch.allclose((1 - t) / t * (velocity - (eps - x0)), score, atol=1e-10)
 
 
 @pytest.mark.slow
