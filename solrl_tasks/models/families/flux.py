@@ -72,6 +72,14 @@ class Flux(PipelineFamily):
         )
         return unpack(packed.float(), self.latent_shape)
 
+    def pipeline_arguments(self, conditioning: Conditioning) -> dict[str, Any]:
+        """See ``PipelineFamily``."""
+        return {
+            "prompt_embeds": self._computed(conditioning, "embeds"),
+            "pooled_prompt_embeds": self._computed(conditioning, "pooled"),
+            "guidance_scale": self.spec.guidance,
+        }
+
     @cached_property
     def _guided(self) -> bool:
         return bool(self._pipeline.transformer.config.guidance_embeds)

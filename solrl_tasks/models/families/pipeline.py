@@ -194,6 +194,18 @@ class PipelineFamily:
         """See ``Family.decode``."""
         return self._decoder.decode(x0)
 
+    def diffusers_pipeline(self) -> Any:
+        """diffusers' own pipeline around the same networks, without text encoders: for comparisons, not for sampling."""
+        parts = self._pipeline.components
+        return type(self._pipeline)(**{n: None if n.startswith("text_encoder") else part for n, part in parts.items()})
+
+    def pipeline_arguments(self, conditioning: Conditioning) -> dict[str, Any]:
+        """What ``diffusers_pipeline`` is called with to sample one image a row of ``conditioning``, without guidance."""
+        raise NotImplementedError
+
+    def _computed(self, conditioning: Conditioning, name: str) -> Tensor:
+        return conditioning.tensors[name].to(self.compute_dtype)
+
     def memory(self) -> dict[str, int]:
         """See ``Family.memory``."""
         parts = {"transformer": [self.transformer], "vae": self._decoder.networks(), "text": self._text.networks()}

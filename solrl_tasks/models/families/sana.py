@@ -58,6 +58,16 @@ class Sana(PipelineFamily):
         parameters = inspect.signature(type(self._pipeline).__call__).parameters
         return list(parameters["complex_human_instruction"].default)
 
+    def pipeline_arguments(self, conditioning: Conditioning) -> dict[str, Any]:
+        """See ``PipelineFamily``."""
+        return {
+            "prompt_embeds": self._computed(conditioning, "embeds"),
+            "prompt_attention_mask": conditioning.tensors["mask"],
+            "guidance_scale": 1.0,
+            # It would sample at the nearest size that the checkpoint was trained for, and shrink the images.
+            "use_resolution_binning": False,
+        }
+
     def _predict(self, module: nn.Module, x: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         config = self._pipeline.transformer.config
         (velocity,) = module(

@@ -69,6 +69,14 @@ class Sd3(PipelineFamily):
         )
         return Conditioning({"embeds": embeds, "pooled": pooled})
 
+    def pipeline_arguments(self, conditioning: Conditioning) -> dict[str, Any]:
+        """See ``PipelineFamily``."""
+        return {
+            "prompt_embeds": self._computed(conditioning, "embeds"),
+            "pooled_prompt_embeds": self._computed(conditioning, "pooled"),
+            "guidance_scale": 1.0,
+        }
+
     def _predict(self, module: nn.Module, x: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         (velocity,) = module(
             hidden_states=x.to(self.compute_dtype),
