@@ -195,12 +195,12 @@ class PipelineFamily:
         return self._decoder.decode(x0)
 
     def diffusers_pipeline(self) -> Any:
-        """diffusers' own pipeline around the same networks, without text encoders: for comparisons, not for sampling."""
+        """diffusers' own pipeline around the same networks, without text encoders: to compare with, not to sample."""
         parts = self._pipeline.components
         return type(self._pipeline)(**{n: None if n.startswith("text_encoder") else part for n, part in parts.items()})
 
     def pipeline_arguments(self, conditioning: Conditioning) -> dict[str, Any]:
-        """What ``diffusers_pipeline`` is called with to sample one image a row of ``conditioning``, without guidance."""
+        """What ``diffusers_pipeline`` is called with for one image a row of ``conditioning``, without guidance."""
         raise NotImplementedError
 
     def _computed(self, conditioning: Conditioning, name: str) -> Tensor:
