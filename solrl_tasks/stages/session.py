@@ -126,12 +126,14 @@ def open_session(
     Raises:
         ConfigChangedError: the run exists with another recipe, or what the recipe points to (model files, prompts,
             code of a reward) has changed since; the message names it.
+        ValueError: the sampler cannot walk the model's sigma grid well.
         LockedError: another process has the run open.
     """
     prepared = prepare(recipe, base)
     device = default_device()
     for sampling in _samplings(prepared.recipe):
         require_engine(sampling.engine.name, device)
+    _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
     config = prepared.recipe.model_dump(mode="json")
     with Run.open(store, run_id, config) as run:
@@ -156,6 +158,14 @@ def _inputs(session: Session) -> dict[str, str]:
 
 def _samplings(recipe: Recipe) -> tuple[SamplingSpec, ...]:
     return recipe.explore, recipe.regenerate, recipe.evaluate.sampling
+
+
+def _check_grids(recipe: Recipe) -> None:
+    family = find_extension("family", recipe.model.family)
+    for sampling in _samplings(recipe):
+        sampler = build("sampler", sampling.sampler, {})
+        if hasattr(sampler, "check"):
+            sampler.check(family.grid_of(recipe.model, sampling.steps))
 
 
 def _check_times(recipe: Recipe) -> None:

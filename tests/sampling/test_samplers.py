@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from diffusers import DPMSolverMultistepScheduler
+from hypothesis import given
+from hypothesis import strategies as st
 
 from solrl_tasks.config.extensions import list_extensions
 from solrl_tasks.sampling import sigmas
@@ -25,16 +27,13 @@ def gaussian_velocity(mean=0.0, std=1.0):
     return velocity
 
 
-def sd3_sigmas(steps):
-    """The default grid of the SD3 scheduler, which shifts its smallest level twice."""
-    low = 3 * 0.001 / (1 + 2 * 0.001)
-    raw = [1 - (1 - low) * i / (steps - 1) for i in range(steps)]
-    return [3 * s / (1 + 2 * s) for s in raw] + [0.0]
-
-
 def solve(sampler, steps, x=1.0, grid=sigmas.linear, velocity=None):
     start = torch.tensor([x], dtype=torch.float64)
     return sampler.sample(velocity or gaussian_velocity(0.3, 0.8), start, grid(steps)).item()
+
+
+def twice(steps):
+    return sigmas.shifted_twice(steps, 3.0)
 
 
 def test_samplers_are_found_by_name():
@@ -44,7 +43,7 @@ def test_samplers_are_found_by_name():
 @pytest.mark.parametrize(("steps", "variance"), [(6, 0.474), (10, 0.669), (25, 0.861), (40, 0.912)])
 def test_euler_reaches_the_known_variance(steps, variance):
     # The problem is linear, so the end is a multiple of the start, and the variance its square.
-    factor = solve(Euler(), steps, grid=sd3_sigmas, velocity=gaussian_velocity())
+    factor = solve(Euler(), steps, grid=twice, velocity=gaussian_velocity())
     assert factor**2 == pytest.approx(variance, abs=6e-4)
 
 
@@ -129,3 +128,21 @@ def test_dpm2_equals_the_library_solver():
 def test_grids_are_checked(sampler):
     with pytest.raises(ValueError, match="falls strictly"):
         sampler.sample(gaussian_velocity(), torch.zeros(1), [1.0, 0.5])
+
+
+@pytest.mark.parametrize("steps", [4, 6, 10, 28, 40])
+def test_dpm2_refuses_the_grid_that_is_shifted_twice(steps):
+    with pytest.raises(ValueError, match=r"set model\.shift .* or take the euler sampler"):
+        Dpm2().sample(gaussian_velocity(), torch.zeros(1), twice(steps))
+
+
+@pytest.mark.parametrize(("steps", "variance"), [(6, 2.12), (10, 1.86)])
+def test_what_dpm2_would_do_there(monkeypatch, steps, variance):
+    monkeypatch.setattr("solrl_tasks.sampling.samplers.dpm2.MAX_EXTRAPOLATION", math.inf)
+    assert solve(Dpm2(), steps, grid=twice, velocity=gaussian_velocity()) ** 2 == pytest.approx(variance, abs=0.01)
+
+
+@given(st.integers(1, 200), st.floats(0.01, 100))
+def test_dpm2_walks_every_grid_that_is_shifted_once(steps, shift):
+    Dpm2().check(sigmas.shifted(steps, shift))
+    Dpm2().check(sigmas.flow(steps, shift))

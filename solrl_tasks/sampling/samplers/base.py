@@ -13,7 +13,8 @@ class Sampler(Protocol):
     """A deterministic solver of dx / dsigma = v(x, sigma), from noise to data.
 
     To add one: a module in this package with a class like this and ``SAMPLER = <class>``; the module's name
-    is the name in recipes. ``version`` is part of a pool's key: change it whenever a result changes.
+    is the name in recipes. ``version`` is part of a pool's key: change it whenever a result changes. A sampler that
+    some grids do not suit has a method ``check(sigmas)``, which raises a ValueError before a run begins.
     """
 
     name: ClassVar[str]

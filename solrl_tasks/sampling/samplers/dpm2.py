@@ -10,6 +10,9 @@ from torch import Tensor
 from solrl_tasks.sampling import sigmas as grids
 from solrl_tasks.sampling.samplers.base import Velocity
 
+MAX_EXTRAPOLATION = 1.0
+"""How far the last change of x0 may be carried on, in units of that change."""
+
 
 class Dpm2:
     """DPM-Solver++(2M) (arXiv 2211.01095, algorithm 2) for x_t = (1 - t) x0 + t eps; one evaluation a step.
@@ -17,14 +20,36 @@ class Dpm2:
     A step extrapolates the predicted x0 linearly in lambda = log((1 - t) / t). lambda is infinite at both
     ends of the grid, so the steps that touch an end, and the one after a start at t = 1, take x0 as constant:
     the exact DDIM step, and what the formula tends to.
+
+    A step that is long in lambda against the one before carries the last change far beyond what it knows. On grids
+    that are shifted once that is at most 0.86 of the change. On the grid that SD3's scheduler makes by itself
+    (``shifted_twice``) the step to its tiny last level carries on 1.7 to 2.3 times, and the variance of samples of a
+    Gaussian comes out 2.1 times too large with 6 steps, 1.9 times with 10: such grids are refused.
     """
 
     name: ClassVar[str] = "dpm2"
     version: ClassVar[str] = "1"
 
+    def check(self, sigmas: Sequence[float]) -> None:
+        """Refuse a grid that cannot be walked, or not well.
+
+        Raises:
+            ValueError: it does not fall strictly to 0, or a step would carry the last change on too far.
+        """
+        grids.check(sigmas)
+        reach = [_extrapolation(sigmas, i) for i in range(len(sigmas) - 1)]
+        if max(reach) > MAX_EXTRAPOLATION:
+            i = reach.index(max(reach))
+            raise ValueError(
+                f"dpm2 on this sigma grid of {len(sigmas) - 1} steps: the step from {sigmas[i]:.4f} to "
+                f"{sigmas[i + 1]:.4f} is so long that the last change of x0 would be carried on {reach[i]:.2f} times "
+                f"(at most {MAX_EXTRAPOLATION:g}), which spoils the samples: set model.shift (SD3 and SANA: 3) for a "
+                "grid that is shifted once, or take the euler sampler"
+            )
+
     def sample(self, velocity: Velocity, x: Tensor, sigmas: Sequence[float]) -> Tensor:
         """One evaluation a step; see ``Sampler.sample``."""
-        grids.check(sigmas)
+        self.check(sigmas)
         previous = x
         for i, (sigma, following) in enumerate(pairwise(sigmas)):
             x0 = x - sigma * velocity(x, sigma)

@@ -16,9 +16,13 @@ class Euler:
     name: ClassVar[str] = "euler"
     version: ClassVar[str] = "1"
 
+    def check(self, sigmas: Sequence[float]) -> None:
+        """Refuse a grid that does not fall strictly to 0."""
+        grids.check(sigmas)
+
     def sample(self, velocity: Velocity, x: Tensor, sigmas: Sequence[float]) -> Tensor:
         """One evaluation a step; see ``Sampler.sample``."""
-        grids.check(sigmas)
+        self.check(sigmas)
         for sigma, following in pairwise(sigmas):
             x = x + (following - sigma) * velocity(x, sigma)
         return x
