@@ -32,25 +32,15 @@ class PolicyModel:
     SANA's linear attention. Weights, gradients and optimizer stay float32.
     """
 
-    def __init__(
-        self,
-        transformer: nn.Module,
-        rank: int,
-        alpha: float,
-        paths: tuple[str, ...],
-        *,
-        checkpointing: bool = False,
-    ) -> None:
+    def __init__(self, transformer: nn.Module, rank: int, alpha: float, paths: tuple[str, ...]) -> None:
         """
         Args:
             transformer: the base, frozen; it is not modified.
             paths: dotted paths of the layers to adapt.
-            checkpointing: run blocks again in the backward pass instead of keeping what they computed: the same
-                gradients in less memory and more time.
 
         Raises:
             LoraError: a path leads to no adaptable layer.
-            ValueError: the base is not frozen, or has no checkpointing.
+            ValueError: the base is not frozen.
         """
         if any(parameter.requires_grad for parameter in transformer.parameters()):
             raise ValueError("the base of a policy must be frozen: call requires_grad_(False) on it first")
@@ -63,15 +53,6 @@ class PolicyModel:
         self._activate("current")
         for adapter in ADAPTERS:
             self.load(adapter, initial)
-        if checkpointing:
-            self._enable_checkpointing()
-
-    def _enable_checkpointing(self) -> None:
-        if not getattr(self.module, "_supports_gradient_checkpointing", False):
-            raise ValueError(
-                f"a {type(self.module).__name__} has no gradient checkpointing: set update.gradient_checkpointing: false"
-            )
-        self.module.enable_gradient_checkpointing()
 
     def _inject(self) -> None:
         config = peft.LoraConfig(
