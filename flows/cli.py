@@ -7,6 +7,7 @@ from typing import Final
 import typer
 
 from flows.commands import pools, prompts, runs, track
+from flows.commands.convert import convert
 from flows.commands.demo import demo
 from flows.commands.doctor import doctor
 from flows.commands.export import export
@@ -26,6 +27,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(pools.app, name="pools")
 app.add_typer(prompts.app, name="prompts")
 app.command()(export)
+app.command()(convert)
 app.add_typer(track.app, name="track")
 
 

@@ -94,8 +94,8 @@ class NamedReward:
             scorer = self._scorer or self.build()
             getattr(scorer, "load", _nothing)()
         except Exception as error:
-            text = f"reward {self.name!r} cannot be set up: {type(error).__name__}: {error}"
-            raise RewardError(text) from error
+            reason = str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
+            raise RewardError(f"reward {self.name!r} cannot be set up: {reason}") from error
         self._scorer = scorer
         return scorer
 
