@@ -191,16 +191,21 @@ def test_scripts_and_targets_take_what_is_given(page):
 
 
 def walk(model: type[Frozen], value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and defaults of a model's fields; entries of a list stand under ``name[]``."""
+    """Dotted names and defaults of a model's fields; entries of a list stand under ``name[]``, and what may stand in the
+    place of a plain value under ``name``."""
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
         default = getattr(value, name) if value is not None else field.get_default(call_default_factory=True)
-        entry = next((a for a in get_args(field.annotation) if isinstance(a, type) and issubclass(a, Frozen)), None)
+        entries = [a for a in get_args(field.annotation) if isinstance(a, type) and issubclass(a, Frozen)]
         if isinstance(default, Frozen):
             yield from walk(type(default), default, f"{path}.")
-        elif entry is not None:
+        elif isinstance(default, tuple) and entries:
             yield path, [item.name for item in default]
-            yield from walk(entry, None, f"{path}[].")
+            yield from walk(entries[0], None, f"{path}[].")
+        elif entries:
+            yield path, default
+            for entry in entries:
+                yield from walk(entry, None, f"{path}.")
         else:
             yield path, default
 

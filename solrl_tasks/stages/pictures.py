@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 
 from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
-from solrl_tasks.stages.select import proxy_scores
+from solrl_tasks.stages.scores import pool_scales, proxy_scores, sample_scores
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.update import sample_scores
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.tracking.grid import Cell, GridRow, GridText, grid_bytes, make_grid
@@ -30,8 +29,9 @@ def iteration_grid(session: Session, course: Course) -> bytes | None:
     if not len(kept):
         return None
     pool, samples = course.pool.open(session), course.samples.open(session)
-    proxy = proxy_scores(course.pool, pool, session.recipe.rewards)
-    precise = sample_scores(samples, session.recipe.rewards)
+    rewards = session.recipe.rewards
+    proxy = proxy_scores(course.pool, pool, rewards)
+    precise = sample_scores(samples, rewards, pool_scales(course.pool, pool, rewards))
     grid_rows = [
         _row(session, course.pool, pool, course.samples, samples, int(row), proxy[row], precise[row]) for row in kept
     ]

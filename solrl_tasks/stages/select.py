@@ -1,7 +1,6 @@
 """Select: which seeds are worth sampling precisely."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +12,13 @@ from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import candidate_seed
 from solrl_tasks.selection.groups import select_groups
-from solrl_tasks.selection.scores import weighted_scores
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.scores import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import selection_spec
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.selections import Selection, find_selection, load_selection, save_selection
-
-Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class SelectJob:
 
 
 def select(session: Session, job: SelectJob) -> StageOutcome:
-    """Keep K seeds of every prompt, by the weighted proxy rewards.
+    """Keep K seeds of every prompt, by the scores of the explored candidates.
 
     Raises:
         NoValidCandidateError: no candidate of any prompt has a finite score.
@@ -60,17 +57,6 @@ def select(session: Session, job: SelectJob) -> StageOutcome:
 def stored_selection(session: Session, job: SelectJob) -> Selection | None:
     """The selection in the store, if it was made from what the pool holds now."""
     return find_selection(session.store, _spec(job, job.pool.open(session)))
-
-
-def proxy_scores(job: PoolJob, pool: Pool, rewards: tuple[RewardSpec, ...]) -> Scores:
-    """Weighted proxy rewards, [P, N]; NaN where a candidate is invalid."""
-    return weighted(rewards, lambda identity: pool.rewards(identity, job.candidates))
-
-
-def weighted(rewards: tuple[RewardSpec, ...], read: Callable[[str], NDArray[np.float32]]) -> Scores:
-    """The weighted sum of the rewards of a recipe, each read by its id in the store."""
-    values = {reward.name: read(reward_id(make_reward(reward))) for reward in rewards}
-    return weighted_scores(values, {reward.name: reward.weight for reward in rewards})
 
 
 def _spec(job: SelectJob, pool: Pool) -> dict[str, object]:

@@ -97,9 +97,10 @@ def pool_spec(
 
 
 def rewards_spec(rewards: Sequence[RewardSpec]) -> list[Spec]:
-    """Name, version and weight of each reward, in the order of names."""
+    """Name, version and weight of each reward, and what it is normalised over, in the order of names."""
     return [
         {"id": reward_id(make_reward(reward)), "weight": reward.weight}
+        | ({} if reward.normalize == "none" else {"normalize": reward.normalize})
         for reward in sorted(rewards, key=lambda r: r.name)
     ]
 
@@ -145,7 +146,7 @@ def initial_policy_spec(session: Session) -> Spec:
 
 
 def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest: str | None, iteration: int) -> Spec:
-    """Of the policy after an update. ``pool_digest`` is given where pool statistics enter the advantage."""
+    """Of the policy after an update. ``pool_digest`` is given where pool statistics enter advantages or scores."""
     update: UpdateSpec = session.recipe.update
     return {
         "kind": "policy",

@@ -12,7 +12,7 @@ from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import Call, direct
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.plan import choose_policy
-from solrl_tasks.stages.select import proxy_scores
+from solrl_tasks.stages.scores import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import BASE, PolicyChoice
 from solrl_tasks.store.refs import Ref

@@ -13,9 +13,9 @@ from solrl_tasks.stages.evaluate import estimate, held_out_scores
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.plan import plan_evaluate
 from solrl_tasks.stages.ranks import audit_metrics, kept_metrics
-from solrl_tasks.stages.select import proxy_scores
+from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sample_scores
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.update import first_policy, sample_scores
+from solrl_tasks.stages.update import first_policy
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
@@ -67,8 +67,9 @@ def _training_metrics(session: Session, course: Course) -> Metrics:
     assert course.samples is not None
     pool, samples = course.pool.open(session), course.samples.open(session)
     rewards = session.recipe.rewards
+    scales = pool_scales(course.pool, pool, rewards)
     proxy = proxy_scores(course.pool, pool, rewards)
-    precise = sample_scores(samples, rewards)
+    precise = sample_scores(samples, rewards, scales)
     kept = course.samples.kept
     metrics: Metrics = {
         "reward/proxy": estimate(proxy),
@@ -80,8 +81,9 @@ def _training_metrics(session: Session, course: Course) -> Metrics:
         "explore/candidates": float(proxy.size),
     }
     if course.audit is not None:
-        audited = sample_scores(course.audit.open(session), rewards)
         rows = [course.pool.prompts.keys.index(key) for key in course.audit.prompts.keys]
+        there = {name: scale.take(rows) for name, scale in scales.items()}
+        audited = sample_scores(course.audit.open(session), rewards, there)
         metrics |= audit_metrics(proxy[rows], audited, session.recipe.select.keep)
     update = course.outcomes["update"].details["metrics"]
     assert isinstance(update, dict)
@@ -95,7 +97,7 @@ def _end_rewards(precise: NDArray[np.float64]) -> Metrics:
 
 
 def _each_reward(course: Course, pool: Pool, samples: Samples, rewards: tuple[RewardSpec, ...]) -> Metrics:
-    if len(rewards) == 1:
+    if len(rewards) == 1 and not normalised(rewards):
         return {}
     assert course.pool is not None
     assert course.samples is not None

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.objectives.advantages import Advantages, advantages
@@ -14,7 +13,7 @@ from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
-from solrl_tasks.stages.select import proxy_scores, weighted
+from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sample_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
 from solrl_tasks.store.keys import key
@@ -92,15 +91,10 @@ def _alone(session: Session, job: UpdateJob, spec: dict[str, object]) -> Abstrac
     return session.store.object_lock("policies", f"training-{key(spec)}", purpose).hold(wait=True)
 
 
-def sample_scores(samples: Samples, rewards: tuple[RewardSpec, ...]) -> NDArray[np.float64]:
-    """Weighted precise rewards, [P, K]; NaN where a sample is invalid or its group was left out."""
-    return weighted(rewards, samples.rewards)
-
-
 def _spec(session: Session, job: UpdateJob, samples: Samples) -> dict[str, object]:
     ids = [reward_id(make_reward(reward)) for reward in job.rewards]
     pool_digest = None
-    if session.recipe.update.advantage == "pool":
+    if session.recipe.update.advantage == "pool" or normalised(job.rewards):
         pool_digest = job.pool.open(session).digest(ids, job.pool.candidates)
     return policy_spec(session, job.parent, samples.digest(ids), pool_digest, job.step)
 
@@ -120,11 +114,12 @@ def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, o
 
 
 def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantages:
-    scores = sample_scores(samples, job.rewards)
+    explored = job.pool.open(session)
+    scores = sample_scores(samples, job.rewards, pool_scales(job.pool, explored, job.rewards))
     kept = job.samples.kept
     pool = None
     if session.recipe.update.advantage == "pool":
-        pool = proxy_scores(job.pool, job.pool.open(session), job.rewards)
+        pool = proxy_scores(job.pool, explored, job.rewards)
     result = advantages(scores, kept, session.recipe.update.advantage, pool)
     if not result.used.any():
         raise NothingToLearnError(

@@ -25,3 +25,10 @@ def flaky(images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping
     """Infinite for the darker half of the images, brightness for the rest."""
     values = images.reshape(len(images), -1).mean(axis=1) / 255.0
     return [float("inf") if value < np.median(values) else float(value) for value in values]
+
+
+def darkness_in_thousands(
+    images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping[str, Any]]
+) -> list[float]:
+    """Darkness in another unit, from another zero."""
+    return [1000.0 * value - 7.0 for value in darkness(images, prompts, metadata)]
