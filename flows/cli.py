@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from flows.commands import pools, prompts, runs, track
+from flows.commands import bench, pools, prompts, runs, track
 from flows.commands.convert import convert
 from flows.commands.demo import demo
 from flows.commands.doctor import doctor
@@ -26,6 +26,7 @@ app.command()(doctor)
 app.add_typer(runs.app, name="runs")
 app.add_typer(pools.app, name="pools")
 app.add_typer(prompts.app, name="prompts")
+app.add_typer(bench.app, name="bench")
 app.command()(export)
 app.command()(convert)
 app.add_typer(track.app, name="track")
