@@ -13,7 +13,7 @@ from solrl_tasks.rewards.base import RewardError
 from solrl_tasks.rewards.model_reward import ModelReward, WeightOptions
 from solrl_tasks.rewards.weights import Folder, Hub, Random, fetch_tokenizer, find_place, has_tokenizer, identify
 
-_EMBEDDED_TOKENIZER: Final = Path(solrl_tasks.__file__).parent / "models" / "embedded" / "tokenizer"
+EMBEDDED_TOKENIZER: Final = Path(solrl_tasks.__file__).parent / "models" / "embedded" / "tokenizer"
 """Random models read prompts with the one that is always there."""
 
 
@@ -74,7 +74,7 @@ class ReadingReward(ModelReward):
             return asked
         place = cls.place(options)
         if isinstance(place, Random):
-            return Folder(_EMBEDDED_TOKENIZER)
+            return Folder(EMBEDDED_TOKENIZER)
         bare = isinstance(place, Folder) and not has_tokenizer(place.path)
         return cls.pinned_tokenizer if bare else place
 
