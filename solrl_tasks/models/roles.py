@@ -121,6 +121,15 @@ class PolicyModel:
         names = [f"{path}.{factor}" for path in self._paths for factor in ("lora_A", "lora_B")]
         return [(name, self._parameter(name, "current")) for name in names]
 
+    def memory(self) -> int:
+        """Bytes of the adapters; everything else is the base's."""
+        return sum(
+            weights.weight.nbytes
+            for layer in self._layers.values()
+            for factor in (layer.lora_A, layer.lora_B)
+            for weights in factor.values()
+        )
+
     @contextmanager
     def role(self, role: Role) -> Iterator[None]:
         """Make a role active; on leaving, the one before is active again.

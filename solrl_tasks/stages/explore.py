@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
+from solrl_tasks.stages.thumbnails import make_thumbnails
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.records import environment_record
@@ -25,7 +27,7 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
     session.run.note_ref(job.step, f"{job.stage}_begun", pool.place())
     with pool.lock(f"run {session.run.run_id}"):
         pool.ensure_columns(job.candidates)
-        blocks = pool.missing(job.reward_ids(), job.candidates, images=job.store_images)
+        blocks = job.lacking(pool)
         total = job.count_blocks()
         spent, failures, sampled = _fill(session, job, pool, blocks, total)
     outcome = StageOutcome(
@@ -35,7 +37,7 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
         message=f"{what}: {len(blocks)} of {total} blocks computed",
         seconds=time.perf_counter() - started,
         device_seconds=spent,
-        attributed_seconds=pool.seconds(job.reward_ids(), job.candidates),
+        attributed_seconds=job.seconds(pool),
         details={
             "blocks_computed": len(blocks),
             "blocks_sampled": sampled,
@@ -57,18 +59,21 @@ def _fill(
     pool.admit(record, blocks)
     spent, failures, sampled, done = 0.0, list[str](), 0, total - len(blocks)
     session.reporter.progress(job.step, job.stage, done, total, "blocks")
-    for result in session.worker.rollout(job.rollout(session, blocks), _work(job, pool, blocks)):
-        block = result.work.token
-        assert isinstance(block, Block)
-        images = result.images if job.store_images and result.work.images is None else None
-        # Noted first: a block that a kill takes from between the two is done, and paid for, twice.
-        session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
-        pool.write(block, result.rewards, images, result.seconds, record)
-        spent += result.seconds
-        sampled += int(result.work.images is None)
-        failures += result.failures
-        done += 1
-        session.reporter.progress(job.step, job.stage, done, total, "blocks")
+    rollout = session.worker.rollout(job.rollout(session, blocks), _work(job, pool, blocks))
+    with closing(rollout) as results:
+        for result in results:
+            block = result.work.token
+            assert isinstance(block, Block)
+            images = result.images if block.images_missing else None
+            thumbnails = make_thumbnails(result.images) if block.thumbnails_missing else None
+            # Noted first: a block that a kill takes from between the two is done, and paid for, twice.
+            session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
+            pool.write(block, result.rewards, images, result.seconds, record, thumbnails, result.features)
+            spent += result.seconds
+            sampled += int(result.work.images is None)
+            failures += result.failures
+            done += 1
+            session.reporter.progress(job.step, job.stage, done, total, "blocks")
     return spent, failures, sampled
 
 
@@ -79,5 +84,6 @@ def _work(job: PoolJob, pool: Pool, blocks: Sequence[Block]) -> Iterator[Work]:
             row=block.row,
             candidates=tuple(range(block.start, block.stop)),
             rewards=job.rewards_named(block.missing),
+            features=job.features_named(block.features_missing),
             images=None if block.needs_sampling else pool.images(block.row, range(block.start, block.stop)),
         )

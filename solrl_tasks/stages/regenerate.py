@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import torch
 
@@ -23,7 +24,7 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
     samples = job.open(session)
     session.run.note_ref(job.step, f"{job.stage}_begun", samples.place())
     with samples.lock(f"run {session.run.run_id}"):
-        blocks = samples.missing(job.reward_ids(), images=job.store_images)
+        blocks = samples.missing(job.reward_ids(), images=job.images)
         spent, failures = _fill(session, job, samples, blocks)
     outcome = StageOutcome(
         stage=job.stage,
@@ -45,18 +46,19 @@ def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[
     record = environment_record(str(session.device))
     samples.admit(record, blocks)
     spent, failures = 0.0, list[str]()
-    results = session.worker.rollout(job.rollout(session, blocks), _work(job, samples, blocks))
-    for done, result in enumerate(results, start=1):
-        block = result.work.token
-        assert isinstance(block, Block)
-        fresh = result.work.latents is None
-        latents = result.latents.numpy() if fresh and result.latents is not None else None
-        images = result.images if block.images_missing else None
-        session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
-        samples.write(block, latents, result.rewards, images, result.seconds, record)
-        spent += result.seconds
-        failures += result.failures
-        session.reporter.progress(job.step, job.stage, done, len(blocks), "blocks")
+    rollout = session.worker.rollout(job.rollout(session, blocks), _work(job, samples, blocks))
+    with closing(rollout) as results:
+        for done, result in enumerate(results, start=1):
+            block = result.work.token
+            assert isinstance(block, Block)
+            fresh = result.work.latents is None
+            latents = result.latents.numpy() if fresh and result.latents is not None else None
+            images = result.images if block.images_missing else None
+            session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
+            samples.write(block, latents, result.rewards, images, result.seconds, record)
+            spent += result.seconds
+            failures += result.failures
+            session.reporter.progress(job.step, job.stage, done, len(blocks), "blocks")
     return spent, failures
 
 

@@ -1,6 +1,6 @@
 """What the stages ask of whatever holds the devices."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -9,8 +9,9 @@ import torch
 from solrl_tasks.config.recipe import ExtensionSpec
 from solrl_tasks.engines.base import EngineRecord, SyncReport
 from solrl_tasks.models.lora import LoraState
-from solrl_tasks.workers.device import Counters
-from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work, WorkResult
+from solrl_tasks.workers.counters import Counters
+from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
+from solrl_tasks.workers.pipeline import Results
 from solrl_tasks.workers.state import PolicyState
 
 
@@ -30,8 +31,20 @@ class Worker(Protocol):
         """What an engine really is."""
         ...
 
-    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Iterator[WorkResult]:
-        """Sample, decode and score blocks, one result a block, in any order."""
+    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Results:
+        """Sample, decode and score blocks, one result a block, in any order; close it to stop early.
+
+        Raises:
+            DeviceMemoryError: a block does not fit; the message names a chunk that does.
+        """
+        ...
+
+    def fitting_chunk(self, job: RolloutJob, beside: Iterable[ExtensionSpec] = ()) -> int:
+        """How many images of a job fit together in the smallest device's memory, with other engines held beside."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by who holds them, of the fullest device; what is not loaded yet holds nothing."""
         ...
 
     def decode(self, latents: torch.Tensor) -> np.ndarray:

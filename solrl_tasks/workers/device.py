@@ -1,48 +1,37 @@
 """One device, holding its models for life."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from solrl_tasks.config.extensions import build, find_extension
-from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, RewardSpec
-from solrl_tasks.engines.base import Engine, EngineRecord, SyncReport, require_engine
-from solrl_tasks.features.base import NamedFeature, feature_id, make_feature
+from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
+from solrl_tasks.engines.base import Engine, EngineRecord, SyncReport, hardware_name
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState, init_lora
-from solrl_tasks.rewards.base import Reward, reward_id
-from solrl_tasks.rewards.scoring import make_reward, score
-from solrl_tasks.sampling.identity import initial_noise
-from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work, WorkResult
+from solrl_tasks.workers.counters import Counters
+from solrl_tasks.workers.fitting import fitting_chunk, try_block
+from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
+from solrl_tasks.workers.memory import (
+    CudaMeter,
+    DeviceMemoryError,
+    Meter,
+    explained,
+    give_back,
+    halving,
+    listed,
+    told,
+)
+from solrl_tasks.workers.pipeline import Lane, Results, SideStream, in_turn, overlapped
+from solrl_tasks.workers.resident import Resident
+from solrl_tasks.workers.rollout import Rollout
 from solrl_tasks.workers.state import PolicyState, initial_state
 from solrl_tasks.workers.training import Trainer
-
-
-@dataclass
-class Counters:
-    """What a device did so far; tests and cost reports read it.
-
-    Attributes:
-        loads: times base weights were loaded.
-        syncs: times an engine received new weights.
-        forwards: transformer evaluations while sampling, counted per image.
-        decoded: images decoded.
-        scored: images scored, counted per reward.
-        updates: optimizer steps.
-    """
-
-    loads: int = 0
-    syncs: int = 0
-    forwards: int = 0
-    decoded: int = 0
-    scored: int = 0
-    updates: int = 0
 
 
 class Device:
@@ -50,6 +39,9 @@ class Device:
 
     Nothing is loaded before it is needed. The base weights are loaded once and never changed; every engine is a twin
     that shares them.
+
+    Attributes:
+        lane: where blocks are finished beside the sampling of others; None finishes each before the next.
     """
 
     def __init__(self, model: ModelSpec, device: torch.device, cache: Path | None = None) -> None:
@@ -58,39 +50,37 @@ class Device:
             cache: folder in which encoded prompts are kept; None keeps them in memory only.
         """
         self.model = model
-        self.cache = cache
         self.device = device
-        self.counters = Counters()
-        self._engines: dict[str, Engine] = {}
-        self._rewards: dict[str, Reward] = {}
-        self._features: dict[str, NamedFeature] = {}
-        self._conditioning: dict[str, Conditioning] = {}
+        self.resident = Resident(model, device, cache)
+        self.lane: Lane | None = SideStream(device) if device.type == "cuda" else None
         self._trainers: dict[str, Trainer] = {}
 
-    @cached_property
+    @property
+    def counters(self) -> Counters:
+        """What was done so far."""
+        return self.resident.counters
+
+    @property
     def family(self) -> Family:
         """The loaded pipeline."""
-        self.counters.loads += 1
-        family: Family = find_extension("family", self.model.family).load(self.model, self.device)
-        return family
+        with self._explained(f"model.source {self.model.source}"):
+            return self.resident.family
 
     def engine(self, spec: ExtensionSpec) -> Engine:
         """The engine of a spec, attached to the base on first use.
 
         Raises:
             EngineError: the device cannot run it; the message names the engines that it can.
+            DeviceMemoryError: it does not fit.
         """
-        key = spec.model_dump_json()
-        if key not in self._engines:
-            require_engine(spec.name, self.device)
-            engine: Engine = build("engine", spec.name, dict(spec.options), self.device)
-            engine.attach(self.family.transformer, self.family.scope)
-            self._engines[key] = engine
-        return self._engines[key]
+        with self._explained(f"engine {spec.name}"):
+            return self.resident.engine(spec)
 
     def sync(self, spec: ExtensionSpec, lora: LoraState | None) -> SyncReport:
         """Put weights into an engine; it does nothing if it holds them already."""
-        report = self.engine(spec).sync(lora)
+        engine = self.engine(spec)
+        with self._explained(f"engine {spec.name}"):
+            report = engine.sync(lora)
         self.counters.syncs += int(report.synced > 0)
         return report
 
@@ -98,20 +88,43 @@ class Device:
         """What an engine really is: real or emulated, on what, which layers."""
         return self.engine(spec).record()
 
-    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Iterator[WorkResult]:
+    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Results:
         """Sample, decode and score blocks, in the order given.
 
         Blocks that bring images or latents are only scored; the engine is touched when the first block needs it.
+        On CUDA the end of a block runs beside the beginning of the next. Close the generator to stop early.
+
+        Raises:
+            DeviceMemoryError: a block does not fit; the message names a chunk that does.
         """
-        for work in blocks:
-            if work.latents is None and work.images is None:
-                self.engine(job.engine)  # loading is not what a block costs
-            started = self._clock()
-            latents, images, finite = self._images(job, work)
-            rewards, failures = self._score(job, work, images, finite)
-            features = self._embed(work, images, finite)
-            seconds = self._clock() - started
-            yield WorkResult(work, latents, images, rewards, failures, seconds, features)
+        stages, shortage = Rollout(self.resident, job), None
+        try:
+            yield from in_turn(stages, blocks) if self.lane is None else overlapped(stages, blocks, self.lane)
+        except torch.OutOfMemoryError as error:
+            shortage = told(error)
+        if shortage is not None:
+            raise DeviceMemoryError(self._chunk_advice(job, shortage))
+
+    def fitting_chunk(self, job: RolloutJob, beside: Iterable[ExtensionSpec] = (), meter: Meter | None = None) -> int:
+        """How many images can be computed together, found by trying; see ``fitting.fitting_chunk``.
+
+        Args:
+            job: the first of its prompts is sampled, one step, from the base.
+            beside: engines that the run will hold besides.
+            meter: of the device's memory; that of CUDA by default.
+
+        Raises:
+            DeviceMemoryError: not even one.
+        """
+        for spec in (*beside, job.engine):
+            self.sync(spec, None)
+        found = fitting_chunk(self.resident, job, meter or CudaMeter(self.device))
+        if found is None:
+            raise DeviceMemoryError(
+                f"not even one image of {self.model.resolution} px at a time can be sampled by {job.engine.name} on "
+                f"{hardware_name(self.device)}: lower model.resolution. Held: {listed(self.memory())}"
+            )
+        return found
 
     def decode(self, latents: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Images of clean latents [B, C, H, W]: uint8 [B, H, W, 3], and which are finite, bool [B]."""
@@ -125,13 +138,42 @@ class Device:
         return initial_state(init_lora(self.family.transformer, paths, rank, alpha, seed))
 
     def train(self, job: TrainJob, policy: PolicyState) -> tuple[PolicyState, TrainResult]:
-        """One update: ``optimizer_steps`` steps on the kept samples, then the lagged roles."""
+        """One update: ``optimizer_steps`` steps on the kept samples, then the lagged roles.
+
+        Raises:
+            TrainingError: the loss or the gradient is not finite.
+            DeviceMemoryError: a micro-batch does not fit; the message names a size that does.
+        """
         trainer = self._trainer(policy.current)
-        started = self._clock()
-        conditioning = Conditioning.concatenate([self._encode(text) for text in job.texts])
-        state, metrics = trainer.update(job, policy, conditioning)
+        started, shortage = self._clock(), None
+        conditioning = self.resident.embeddings.get(job.distinct_texts)
+        try:
+            state, metrics = trainer.update(job, policy, conditioning)
+        except torch.OutOfMemoryError as error:
+            shortage = told(error)
+        if shortage is not None:
+            raise DeviceMemoryError(self._batch_advice(trainer, job, policy, conditioning, shortage))
         self.counters.updates += job.update.optimizer_steps
         return state, TrainResult(metrics, self._clock() - started)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device by who holds them; of CUDA also what torch holds now, held at most, and could hold."""
+        resident = self.resident
+        report = dict(resident.family.memory()) if "family" in vars(resident) else {}
+        held: Counter[str] = Counter()
+        for engine in resident.engines.values():
+            held[f"engine {engine.name}"] += sum(engine.memory().values())
+        for reward in resident.rewards.values():
+            held[f"reward {reward.name}"] += reward.memory()
+        for feature in resident.features.values():
+            held[f"feature {feature.name}"] += feature.memory()
+        held["trainer"] = sum(trainer.memory() for trainer in self._trainers.values())
+        report |= held
+        if self.device.type == "cuda":
+            report["allocated"] = torch.cuda.memory_allocated(self.device)
+            report["peak"] = torch.cuda.max_memory_allocated(self.device)
+            report["total"] = torch.cuda.get_device_properties(self.device).total_memory
+        return report
 
     def _trainer(self, lora: LoraState) -> Trainer:
         key = f"{lora.rank}/{lora.alpha}/{lora.paths}"
@@ -139,71 +181,34 @@ class Device:
             self._trainers[key] = Trainer(self.family, lora)
         return self._trainers[key]
 
-    def _images(self, job: RolloutJob, work: Work) -> tuple[torch.Tensor | None, np.ndarray, np.ndarray]:
-        if work.images is not None:
-            return None, work.images, np.ones(len(work.images), dtype=bool)
-        latents = work.latents if work.latents is not None else self._sample(job, work)
-        images, finite = self.decode(latents)
-        return latents, images, finite
+    def _explained(self, what: str) -> AbstractContextManager[None]:
+        return explained(what, self.device, self.memory)
 
-    @torch.no_grad()
-    def _sample(self, job: RolloutJob, work: Work) -> torch.Tensor:
-        engine = self.engine(job.engine)
-        self.sync(job.engine, job.lora)
-        family = self.family
-        count = len(work.candidates)
-        conditioning = self._encode(job.prompts[work.row].text).take([0] * count)
-        sampler = build("sampler", job.sampler, {})
+    def _chunk_advice(self, job: RolloutJob, shortage: str) -> str:
+        give_back()
+        fits = halving(partial(try_block, self.resident, job), job.chunk)
+        advice = f"{fits} fit: set {job.field} to {fits}" if fits else "Not even one fits: free the device"
+        return self._shortage(f"{job.field} is {job.chunk}: so many images at a time", shortage, advice)
 
-        def velocity(x: torch.Tensor, sigma: float) -> torch.Tensor:
-            self.counters.forwards += count
-            return family.velocity(engine.module, x, sigma, conditioning)
+    def _batch_advice(
+        self, trainer: Trainer, job: TrainJob, policy: PolicyState, conditioning: Conditioning, shortage: str
+    ) -> str:
+        give_back()
+        update = job.update
+        rows = min(update.micro_batch, len(job.texts) * update.times_per_sample)
+        fits = halving(partial(trainer.attempt, job, policy, conditioning), rows)
+        advice = f"{fits} fit: set update.micro_batch to {fits}" if fits else "Not even one fits: free the device"
+        if not update.gradient_checkpointing:
+            advice += ", or set update.gradient_checkpointing to true"
+        return self._shortage(f"update.micro_batch is {update.micro_batch}: so many rows at a time", shortage, advice)
 
-        noise = initial_noise(job.seeds(work.row, work.candidates), family.latent_shape).to(self.device)
-        latents: torch.Tensor = sampler.sample(velocity, noise, family.sigmas(job.steps))
-        return latents.float().cpu()
-
-    def _encode(self, text: str) -> Conditioning:
-        # One prompt at a time: an embedding must not depend on which other prompts happen to be missing.
-        if text not in self._conditioning:
-            with torch.no_grad():
-                self._conditioning[text] = self.family.encode([text])
-        return self._conditioning[text]
-
-    def _score(
-        self, job: RolloutJob, work: Work, images: np.ndarray, finite: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        prompt = job.prompts[work.row]
-        prompts, metadata = [prompt.text] * len(images), [prompt.metadata] * len(images)
-        rewards: dict[str, np.ndarray] = {}
-        failures = _undecoded(finite)
-        for spec in work.rewards:
-            reward = self._reward(spec)
-            scores = score(reward, images, prompts, metadata, spec.timeout)
-            rewards[reward_id(reward)] = np.where(finite, scores.values, np.nan).astype(np.float32)
-            failures += list(scores.failures)
-            self.counters.scored += len(images)
-        return rewards, tuple(failures)
-
-    def _embed(self, work: Work, images: np.ndarray, finite: np.ndarray) -> dict[str, np.ndarray]:
-        vectors = {}
-        for spec in work.features:
-            feature = self._features.setdefault(spec.model_dump_json(), make_feature(spec, self.device))
-            vectors[feature_id(feature)] = np.where(finite[:, None], feature(images), np.float32(np.nan))
-        return vectors
-
-    def _reward(self, spec: RewardSpec) -> Reward:
-        key = spec.model_dump_json(exclude={"weight", "timeout"})
-        if key not in self._rewards:
-            self._rewards[key] = make_reward(spec, self.device)
-        return self._rewards[key]
+    def _shortage(self, what: str, shortage: str, advice: str) -> str:
+        return (
+            f"{what} do not fit in the memory of {hardware_name(self.device)} ({shortage}). {advice}; as a run keeps "
+            f"its recipe, under another run id, which uses again what both share. Held: {listed(self.memory())}"
+        )
 
     def _clock(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
-
-
-def _undecoded(finite: np.ndarray) -> list[str]:
-    rows: Sequence[Any] = np.flatnonzero(~finite).tolist()
-    return [f"image {row} of the block has non-finite pixels" for row in rows]

@@ -1,6 +1,7 @@
 """The worker of a single process: one device, here."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -8,16 +9,22 @@ import torch
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
 from solrl_tasks.engines.base import EngineRecord, SyncReport
 from solrl_tasks.models.lora import LoraState
-from solrl_tasks.workers.device import Counters, Device
-from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work, WorkResult
+from solrl_tasks.workers.counters import Counters
+from solrl_tasks.workers.device import Device
+from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
+from solrl_tasks.workers.pipeline import Results
 from solrl_tasks.workers.state import PolicyState
 
 
 class InlineWorker:
     """One device in the flow process."""
 
-    def __init__(self, model: ModelSpec, device: torch.device) -> None:
-        self._device = Device(model, device)
+    def __init__(self, model: ModelSpec, device: torch.device, cache: Path | None = None) -> None:
+        """
+        Args:
+            cache: folder in which encoded prompts are kept; None keeps them in memory only.
+        """
+        self._device = Device(model, device, cache)
 
     @property
     def counters(self) -> Counters:
@@ -32,9 +39,17 @@ class InlineWorker:
         """See ``Worker.record``."""
         return self._device.record(engine)
 
-    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Iterator[WorkResult]:
+    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Results:
         """See ``Worker.rollout``."""
         return self._device.rollout(job, blocks)
+
+    def fitting_chunk(self, job: RolloutJob, beside: Iterable[ExtensionSpec] = ()) -> int:
+        """See ``Worker.fitting_chunk``."""
+        return self._device.fitting_chunk(job, beside)
+
+    def memory(self) -> dict[str, int]:
+        """See ``Worker.memory``."""
+        return self._device.memory()
 
     def decode(self, latents: torch.Tensor) -> np.ndarray:
         """See ``Worker.decode``."""

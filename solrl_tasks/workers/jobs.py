@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -67,6 +68,11 @@ class Work:
     images: np.ndarray | None = None
     features: tuple[ExtensionSpec, ...] = ()
 
+    @property
+    def needs_sampling(self) -> bool:
+        """Whether it brings nothing to score."""
+        return self.latents is None and self.images is None
+
 
 @dataclass(frozen=True)
 class WorkResult:
@@ -77,7 +83,7 @@ class WorkResult:
         images: uint8, [B, H, W, 3].
         rewards: "name@version" to float32 [B]; NaN marks an invalid candidate.
         failures: what went wrong with single images, in words.
-        seconds: device-seconds spent.
+        seconds: device-seconds spent; the sum over a rollout is the time in which the device was busy with it.
         features: "name@version" to float32 [B, D]; a row of NaN where the image is not finite.
     """
 
@@ -86,7 +92,7 @@ class WorkResult:
     images: np.ndarray
     rewards: dict[str, np.ndarray]
     failures: tuple[str, ...]
-    seconds: float
+    seconds: float = 0.0
     features: dict[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -112,6 +118,17 @@ class TrainJob:
     update: UpdateSpec
     run_seed: int
     iteration: int
+
+    @cached_property
+    def distinct_texts(self) -> tuple[str, ...]:
+        """Each text once."""
+        return tuple(dict.fromkeys(self.texts))
+
+    @cached_property
+    def text_rows(self) -> tuple[int, ...]:
+        """Of each sample, the place of its text in ``distinct_texts``."""
+        places = {text: place for place, text in enumerate(self.distinct_texts)}
+        return tuple(places[text] for text in self.texts)
 
 
 @dataclass(frozen=True)

@@ -30,4 +30,8 @@ def describe_numerics(model: ModelSpec, engine: ExtensionSpec | None, device: to
         extension = find_extension("engine", engine.name)
         options = parse_options("engine", extension, dict(engine.options))
         described |= extension.numerics(options, kind)
+    else:
+        # Adapters are float32; in a network of lower precision their products are autocast to it.
+        described["autocast"] = "off" if described["transformer"] == "float32" else described["transformer"]
+        described["algorithms"] = "deterministic" if device.type == "cuda" else "default"
     return described

@@ -1,8 +1,11 @@
 """The update: optimizer steps on the kept samples, then the lagged roles."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -12,7 +15,7 @@ from solrl_tasks.config.recipe import OptimizerSpec
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.models.roles import PolicyModel
-from solrl_tasks.objectives.base import MicroBatch, Objective, Velocities
+from solrl_tasks.objectives.base import LossTerms, MicroBatch, Objective, Velocities
 from solrl_tasks.objectives.decay import ema_decay, old_decay
 from solrl_tasks.objectives.times import draw_times
 from solrl_tasks.sampling.identity import stream, training_noise
@@ -21,6 +24,10 @@ from solrl_tasks.workers.state import PolicyState
 
 Row = tuple[int, int, float]
 """Sample, slot among the sample's noise levels, noise level."""
+
+
+WORKSPACE: Final = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+"""Without it torch refuses deterministic matrix products; the value is what it would use anyway on large devices."""
 
 
 class TrainingError(RuntimeError):
@@ -54,20 +61,41 @@ class Trainer:
         """One iteration's training.
 
         Args:
-            conditioning: one row a sample of ``job``.
+            conditioning: one row for each of ``job.distinct_texts``.
 
         Returns:
             The next policy, and metrics by name.
 
         Raises:
             TrainingError: every micro-batch of an optimizer step had a non-finite loss.
+            ValueError: the network cannot do what ``update.gradient_checkpointing`` asks.
         """
-        objective: Objective = build("objective", job.update.objective.name, dict(job.update.objective.options))
-        self._model.load("current", policy.current)
-        self._model.load("old", policy.old)
-        optimizer = self._optimizer(job.update.optimizer, policy)
-        # An update that failed half-way leaves its gradients behind.
-        optimizer.zero_grad(set_to_none=True)
+        with _reproducible(self._family.device):
+            return self._update(job, policy, conditioning)
+
+    def attempt(self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, rows: int) -> None:
+        """A micro-batch of so many rows, forward and backward, for the sake of its memory alone.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit.
+        """
+        small = replace(job, update=job.update.model_copy(update={"micro_batch": rows}))
+        objective, optimizer = self._begin(small, policy)
+        try:
+            with torch.enable_grad(), _reproducible(self._family.device):
+                part = next(_slices(self._rows(small, objective, 0), rows))
+                self._losses(small, objective, conditioning, part, 0).loss.sum().backward()  # type: ignore[no-untyped-call]
+        finally:
+            optimizer.zero_grad(set_to_none=True)
+
+    def memory(self) -> int:
+        """Bytes of the adapters on the device."""
+        return self._model.memory()
+
+    def _update(
+        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning
+    ) -> tuple[PolicyState, dict[str, float]]:
+        objective, optimizer = self._begin(job, policy)
         ema, step, tally = policy.ema, policy.optimizer_step, _Tally()
         for inner in range(job.update.optimizer_steps):
             self._accumulate(job, objective, conditioning, inner, tally)
@@ -87,20 +115,37 @@ class Trainer:
         )
         return state, self._metrics(tally, decay, step)
 
-    def _accumulate(
-        self, job: TrainJob, objective: Objective, conditioning: Conditioning, inner: int, tally: _Tally
-    ) -> None:
-        rows = [
+    def _begin(self, job: TrainJob, policy: PolicyState) -> tuple[Objective, torch.optim.AdamW]:
+        objective: Objective = build("objective", job.update.objective.name, dict(job.update.objective.options))
+        self._model.checkpoint(job.update.gradient_checkpointing)
+        self._model.load("current", policy.current)
+        self._model.load("old", policy.old)
+        optimizer = self._optimizer(job.update.optimizer, policy)
+        # An update that failed half-way leaves its gradients behind.
+        optimizer.zero_grad(set_to_none=True)
+        return objective, optimizer
+
+    def _rows(self, job: TrainJob, objective: Objective, inner: int) -> list[Row]:
+        return [
             (sample, slot, time)
             for sample, times in enumerate(self._times(job, objective, inner))
             for slot, time in enumerate(times)
         ]
-        noise = torch.stack([_noise(job, sample, inner) for sample in range(len(job.texts))])
+
+    def _losses(
+        self, job: TrainJob, objective: Objective, conditioning: Conditioning, part: list[Row], inner: int
+    ) -> LossTerms:
+        prompts = conditioning.take([job.text_rows[sample] for sample, _, _ in part])
+        batch = self._batch(job, part, inner)
+        return objective.loss(batch, self._velocities(objective, batch, prompts))
+
+    def _accumulate(
+        self, job: TrainJob, objective: Objective, conditioning: Conditioning, inner: int, tally: _Tally
+    ) -> None:
+        rows = self._rows(job, objective, inner)
         done = 0
         for part in _slices(rows, job.update.micro_batch):
-            samples = [sample for sample, _, _ in part]
-            batch = self._batch(job, part, noise)
-            terms = objective.loss(batch, self._velocities(objective, batch, conditioning.take(samples)))
+            terms = self._losses(job, objective, conditioning, part, inner)
             if not bool(torch.isfinite(terms.loss).all()):
                 # Multiplying by zero would keep the NaN: such a micro-batch must not reach the gradient at all.
                 tally.skipped += 1
@@ -123,13 +168,13 @@ class Trainer:
             random = stream("training-times", job.run_seed, job.iteration, inner, key, candidate)
             yield [float(t) for t in draw_times(objective.times, job.update.times_per_sample, grid, random)]
 
-    def _batch(self, job: TrainJob, part: list[Row], noise: Tensor) -> MicroBatch:
+    def _batch(self, job: TrainJob, part: list[Row], inner: int) -> MicroBatch:
+        # Latents and noise come to the device a micro-batch at a time.
         device = self._family.device
         samples = torch.tensor([sample for sample, _, _ in part])
-        slots = torch.tensor([slot for _, slot, _ in part])
         return MicroBatch(
             x0=job.x0[samples].to(device),
-            eps=noise[samples, slots].to(device),
+            eps=_noises(job, part, inner).to(device),
             t=torch.tensor([time for _, _, time in part], dtype=torch.float32, device=device),
             advantage=torch.from_numpy(job.advantage)[samples].float().to(device),
         )
@@ -198,6 +243,33 @@ class Trainer:
 def _noise(job: TrainJob, sample: int, inner: int) -> Tensor:
     shape = (job.update.times_per_sample, *job.x0.shape[1:])
     return training_noise(job.run_seed, job.iteration, inner, job.prompt_keys[sample], job.candidates[sample], shape)
+
+
+def _noises(job: TrainJob, part: Sequence[Row], inner: int) -> Tensor:
+    drawn = {sample: _noise(job, sample, inner) for sample in {sample for sample, _, _ in part}}
+    return torch.stack([drawn[sample][slot] for sample, slot, _ in part])
+
+
+@contextmanager
+def _reproducible(device: torch.device) -> Iterator[None]:
+    """Gradients that are the same at every try: attention and others sum in no fixed order on CUDA unless told to."""
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault(*WORKSPACE)
+    settings: Any = torch.utils.deterministic
+    enabled, warned = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    filled = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warned)
+        settings.fill_uninitialized_memory = filled
 
 
 def _slices(rows: list[Row], size: int) -> Iterator[list[Row]]:

@@ -15,7 +15,7 @@ from solrl_tasks.store.gc import plan_gc
 from solrl_tasks.store.refs import KINDS
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import view_run
-from solrl_tasks.workers import device
+from solrl_tasks.workers import rollout
 from solrl_tasks.workers.inline import InlineWorker
 from solrl_tasks.workers.numerics import default_device
 from tests.support.contents import run_contents
@@ -52,7 +52,7 @@ def root(finished, tmp_path):
 
 def finish(root, recipe, worker):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "InlineWorker", lambda model, device: worker)
+        patch.setattr(sessions, "InlineWorker", lambda *_: worker)
         with open_session(root, "run", recipe) as session:
             return list(run_all(session))
 
@@ -185,17 +185,17 @@ def test_what_followed_from_lost_values_follows_from_the_new_ones(root, recipe, 
     """A damaged pool that is filled again elsewhere ranks differently: no old choice or mean is taken for its own."""
     selected, measured = kept(root, 1, "select"), kept(root, 0, "evaluate")
     shutil.rmtree(root / "pools")
-    scored = device.score
+    scored = rollout.score
 
     def elsewhere(*arguments):
         scores = scored(*arguments)
         return replace(scores, values=(1.0 - scores.values).astype("float32"))
 
-    monkeypatch.setattr(device, "score", elsewhere)
-    worker._device._rewards.clear()
+    monkeypatch.setattr(rollout, "score", elsewhere)
+    worker._device.resident.rewards.clear()
     notes = []
     with pytest.raises(DivergedError), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "InlineWorker", lambda model, device: worker)
+        patch.setattr(sessions, "InlineWorker", lambda *_: worker)
         with open_session(root, "run", recipe, Notes(notes)) as session:
             list(run_all(session))
     assert any("evaluate was done again and differs" in note for note in notes)

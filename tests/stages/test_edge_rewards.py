@@ -43,7 +43,7 @@ def worker(recipe_with):
 @pytest.fixture
 def run(recipe_with, worker, tmp_path, monkeypatch):
     """Runs it all; returns the last summary and the open session's store."""
-    monkeypatch.setattr(sessions, "InlineWorker", lambda model, device: worker)
+    monkeypatch.setattr(sessions, "InlineWorker", lambda *_: worker)
 
     def start(reward, **overrides):
         with open_session(tmp_path / "store", "run", recipe_with(reward, **overrides)) as session:

@@ -247,14 +247,14 @@ class _Recorder(logging.Handler):
         from torch.optim import optimizer
 
         from solrl_tasks.models.families.flux import Flux
-        from solrl_tasks.workers import device
+        from solrl_tasks.workers import rollout
 
         for name in ("replace", "rename", "link", "fsync"):
             setattr(os, name, self._wrapped(getattr(os, name), self._describe(name)))
         for name in ("velocity", "decode"):
             what = "forward" if name == "velocity" else name
             setattr(Flux, name, self._wrapped(getattr(Flux, name), lambda *_, what=what: what))
-        device.score = self._wrapped(device.score, lambda *_: "score")
+        rollout.score = self._wrapped(rollout.score, lambda *_: "score")
         optimizer.register_optimizer_step_pre_hook(lambda *_: self._before("optimizer step"))
         optimizer.register_optimizer_step_post_hook(lambda *_: self._after())
         logging.getLogger("solrl_tasks").addHandler(self)

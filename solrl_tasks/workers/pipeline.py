@@ -1,0 +1,192 @@
+"""Blocks one after the other, or the end of each beside the beginning of the next."""
+
+import time
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from solrl_tasks.workers.jobs import Work, WorkResult
+
+Results = Generator[WorkResult, None, None]
+
+
+class Stages(Protocol):
+    """What happens to a block, in this order."""
+
+    def prepare(self, work: Work) -> None:
+        """Load what the block needs, in the caller's thread: no block is charged for it."""
+        ...
+
+    def draw(self, work: Work) -> Tensor | None:
+        """Noise in host memory; touches nothing on the device. None where nothing is to be sampled."""
+        ...
+
+    def sample(self, work: Work, noise: Tensor | None) -> Tensor | None:
+        """Clean latents on the device, queued there and not waited for."""
+        ...
+
+    def finish(self, work: Work, latents: Tensor | None) -> WorkResult:
+        """Images and scores, when everything of the block is in host memory."""
+        ...
+
+
+class Lane(Protocol):
+    """Where blocks are finished while the next one is sampled."""
+
+    def mark(self) -> Any:
+        """The end of what the caller's thread has queued on the device so far."""
+        ...
+
+    def behind(self, mark: Any, latents: Tensor | None) -> AbstractContextManager[None]:
+        """Within it, device work of this thread starts no sooner than what was queued before the mark has ended."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until nothing that the caller's thread queued is left to do."""
+        ...
+
+
+class HostLane:
+    """A thread beside the caller's and nothing more: for devices that queue nothing."""
+
+    def mark(self) -> None:
+        """Nothing is queued."""
+
+    def behind(self, mark: Any, latents: Tensor | None) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing to wait for."""
+        return nullcontext()
+
+    def settle(self) -> None:
+        """Nothing is left."""
+
+
+class SideStream:
+    """A CUDA stream of its own beside the caller's current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def mark(self) -> torch.cuda.Event:
+        """An event on the caller's stream."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def behind(self, mark: torch.cuda.Event, latents: Tensor | None) -> Iterator[None]:
+        """The side stream becomes this thread's, ordered behind the event."""
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(mark)
+            if latents is not None:
+                # They belong to the caller's stream, which must not use their memory again before we are done.
+                latents.record_stream(self._stream)
+            yield
+
+    def settle(self) -> None:
+        """Synchronise the caller's stream."""
+        torch.cuda.current_stream(self._device).synchronize()
+
+
+def in_turn(stages: Stages, blocks: Iterable[Work]) -> Results:
+    """Each block from beginning to end before the next is looked at."""
+    for work in blocks:
+        stages.prepare(work)
+        started = time.perf_counter()
+        result = stages.finish(work, stages.sample(work, stages.draw(work)))
+        yield replace(result, seconds=time.perf_counter() - started)
+
+
+def overlapped(stages: Stages, blocks: Iterable[Work], lane: Lane) -> Results:
+    """A block is finished in a thread beside the sampling of the next one; results come in the order of blocks.
+
+    Values are those of ``in_turn``. So is the order of events as the caller sees it: an error of a block, or of asking
+    for the next one, is raised after the results of all blocks before it. When the generator ends, however it ends,
+    nothing of it is left running, neither in its thread nor on the device.
+
+    A result's seconds run from the end of the block before, or from its own beginning if that was later: their sum is
+    the time in which the device had something to do.
+    """
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solrl-finish")
+    try:
+        yield from _in_order(_launched(stages, blocks, lane, pool))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        lane.settle()
+
+
+class _Finished:
+    """A block's result, and when it began and ended on the clock."""
+
+    def __init__(self, result: WorkResult, began: float) -> None:
+        self.result = result
+        self.began = began
+        self.ended = time.perf_counter()
+
+
+def _in_order(launched: Iterator[Future[_Finished]]) -> Results:
+    """Results, each while the block behind it is on the device."""
+    pending: Future[_Finished] | None = None
+    ended = float("-inf")
+    more = True
+    while more:
+        failure: Exception | None = None
+        following: Future[_Finished] | None = None
+        try:
+            following = next(launched, None)
+        except Exception as error:
+            failure = error
+        if pending is not None:
+            done = pending.result()
+            yield replace(done.result, seconds=done.ended - max(done.began, ended))
+            ended = done.ended
+        if failure is not None:
+            raise failure
+        pending, more = following, following is not None
+
+
+def _launched(
+    stages: Stages, blocks: Iterable[Work], lane: Lane, pool: ThreadPoolExecutor
+) -> Iterator[Future[_Finished]]:
+    """Each block, once it is queued on the device and handed to the thread."""
+    waiting = iter(blocks)
+    finishing: Future[_Finished] | None = None
+    alone = True
+
+    def following() -> tuple[Work, Future[Tensor | None]] | None:
+        work = next(waiting, None)
+        if work is None:
+            return None
+        stages.prepare(work)
+        return work, pool.submit(stages.draw, work)
+
+    def finish(work: Work, latents: Tensor | None, mark: Any, began: float) -> _Finished:
+        with lane.behind(mark, latents):
+            return _Finished(stages.finish(work, latents), began)
+
+    upcoming = following()
+    while upcoming is not None:
+        work, noise = upcoming
+        if alone and work.needs_sampling:
+            # The first one compiles, and may capture graphs: nothing else may use the device meanwhile.
+            wait([finishing] if finishing else [])
+            alone = False
+        began = time.perf_counter()
+        latents = stages.sample(work, noise.result())
+        mark = lane.mark()
+        # The next block's noise goes before this block's end: the thread is free for it now, and not for long.
+        failure: Exception | None = None
+        try:
+            upcoming = following()
+        except Exception as error:
+            failure, upcoming = error, None
+        finishing = pool.submit(finish, work, latents, mark, began)
+        del latents
+        yield finishing
+        if failure is not None:
+            raise failure

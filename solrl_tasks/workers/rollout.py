@@ -1,0 +1,175 @@
+"""A block from seeds to scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from solrl_tasks.config.extensions import build
+from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.engines.base import Engine
+from solrl_tasks.features.base import feature_id
+from solrl_tasks.models.families.base import Conditioning
+from solrl_tasks.models.lora import BASE_DIGEST
+from solrl_tasks.rewards.base import Images, Reward, reward_id
+from solrl_tasks.rewards.scoring import score
+from solrl_tasks.sampling.identity import initial_noise
+from solrl_tasks.workers.counters import Counters
+from solrl_tasks.workers.jobs import RolloutJob, Work, WorkResult
+from solrl_tasks.workers.resident import Resident
+
+
+class Rollout:
+    """The stages of one job's blocks; see ``pipeline.Stages``."""
+
+    def __init__(self, resident: Resident, job: RolloutJob, counters: Counters | None = None) -> None:
+        self._resident = resident
+        self._device = resident.device
+        self._job = job
+        self._counters = counters or resident.counters
+        self._sampler = build("sampler", job.sampler, {})
+        self._encoded: dict[str, Conditioning] = {}
+
+    def prepare(self, work: Work) -> None:
+        """Load the base and the engine, or the base alone, and what scores."""
+        if work.needs_sampling:
+            self._resident.engine(self._job.engine)
+        elif work.latents is not None:
+            _ = self._resident.family
+        for spec in work.rewards:
+            self._resident.reward(spec).prepare()
+
+    def draw(self, work: Work) -> Tensor | None:
+        """Noise [rows, C, H, W], a short block's last row repeated up to the chunk where shapes are static."""
+        if not work.needs_sampling:
+            return None
+        noise = initial_noise(self._job.seeds(work.row, work.candidates), self._resident.family.latent_shape)
+        if self._engine.static_shapes and len(noise) < self._job.chunk:
+            # A repeated row changes no maximum over the batch, which scales of quantised inputs are made of.
+            noise = torch.cat([noise, noise[-1:].expand(self._job.chunk - len(noise), *noise.shape[1:])])
+        return noise.pin_memory() if self._device.type == "cuda" else noise
+
+    @torch.no_grad()
+    def sample(self, work: Work, noise: Tensor | None) -> Tensor | None:
+        """Clean latents of the candidates. The steps are queued one after another: nothing in them waits."""
+        if noise is None:
+            return None
+        self._sync()
+        family, module = self._resident.family, self._engine.module
+        rows, count = len(noise), len(work.candidates)
+        conditioning = _repeated(self._condition(self._job.prompts[work.row].text), rows)
+
+        def velocity(x: Tensor, sigma: float) -> Tensor:
+            self._counters.forwards += count
+            self._counters.padded += rows - count
+            # Filled in on the device: a number that is copied to it would wait for all that is queued.
+            level = torch.full((rows,), sigma, dtype=torch.float32, device=x.device)
+            return family.velocity(module, x, level, conditioning)
+
+        start = noise.to(self._device, non_blocking=True)
+        latents: Tensor = self._sampler.sample(velocity, start, family.sigmas(self._job.steps))
+        return latents[:count].float()
+
+    def finish(self, work: Work, latents: Tensor | None) -> WorkResult:
+        """Decode what was sampled or brought, bring it to host memory, and score it."""
+        images, finite, clean = self._images(work, latents)
+        rewards, failures = self._score(work, images, finite)
+        return WorkResult(work, clean, images, rewards, failures, features=self._embed(work, images, finite))
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._resident.engine(self._job.engine)
+
+    @cached_property
+    def _policy(self) -> str:
+        return BASE_DIGEST if self._job.lora is None else self._job.lora.digest
+
+    def _sync(self) -> None:
+        # Asked anew for every block: whoever takes the results may have put other weights in between two of them.
+        if self._engine.policy_digest != self._policy:
+            self._counters.syncs += int(self._engine.sync(self._job.lora).synced > 0)
+
+    def _condition(self, text: str) -> Conditioning:
+        if text not in self._encoded:
+            texts = tuple(dict.fromkeys((*self._job.texts, text)))
+            rows = self._resident.embeddings.get(texts).to(self._device)
+            self._encoded |= {one: _row(rows, index) for index, one in enumerate(texts)}
+        return self._encoded[text]
+
+    def _images(self, work: Work, latents: Tensor | None) -> tuple[Images, NDArray[np.bool_], Tensor | None]:
+        if work.images is not None:
+            return work.images, np.ones(len(work.images), dtype=bool), None
+        sampled = work.latents if latents is None else latents
+        assert sampled is not None
+        decoded = self._resident.family.decode(sampled.to(self._device))
+        self._counters.decoded += len(sampled)
+        return decoded.images, decoded.finite, sampled.cpu()
+
+    def _score(
+        self, work: Work, images: Images, finite: NDArray[np.bool_]
+    ) -> tuple[dict[str, NDArray[np.float32]], tuple[str, ...]]:
+        prompt = self._job.prompts[work.row]
+        prompts, metadata = [prompt.text] * len(images), [prompt.metadata] * len(images)
+        rewards: dict[str, NDArray[np.float32]] = {}
+        failures = [f"image {row} of the block has non-finite pixels" for row in np.flatnonzero(~finite).tolist()]
+        for spec in work.rewards:
+            reward = self._resident.reward(spec)
+            scores = score(self._here(reward, spec), images, prompts, metadata, spec.timeout)
+            rewards[reward_id(reward)] = np.where(finite, scores.values, np.nan).astype(np.float32)
+            failures += list(scores.failures)
+            self._counters.scored += len(images)
+        return rewards, tuple(failures)
+
+    def _embed(self, work: Work, images: Images, finite: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
+        features = (self._resident.feature(spec) for spec in work.features)
+        return {feature_id(f): np.where(finite[:, None], f(images), np.float32(np.nan)) for f in features}
+
+    def _here(self, reward: Reward, spec: RewardSpec) -> Reward:
+        if self._device.type != "cuda" or spec.timeout is None:
+            return reward
+        return _OnStream(reward, torch.cuda.current_stream(self._device))
+
+
+@dataclass(frozen=True)
+class _OnStream:
+    """A reward that computes on one stream in whatever thread it is called.
+
+    One with a timeout is called in a thread of its own, whose current stream would be the one that samples: the scores
+    would wait for the whole next block, and run out of time.
+    """
+
+    reward: Reward
+    stream: torch.cuda.Stream
+
+    @property
+    def name(self) -> str:
+        return self.reward.name
+
+    @property
+    def version(self) -> str:
+        return self.reward.version
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return self.reward.range
+
+    def __call__(
+        self, images: Images, prompts: Sequence[str], metadata: Sequence[Mapping[str, JsonValue]]
+    ) -> Sequence[float] | NDArray[np.floating[Any]]:
+        with torch.cuda.stream(self.stream):
+            return self.reward(images, prompts, metadata)
+
+
+def _row(conditioning: Conditioning, index: int) -> Conditioning:
+    return Conditioning({name: tensor[index : index + 1] for name, tensor in conditioning.tensors.items()})
+
+
+def _repeated(one: Conditioning, rows: int) -> Conditioning:
+    # Not ``take``: its list of rows would be copied to the device, and wait for all that is queued.
+    return Conditioning({name: t.expand(rows, *t.shape[1:]).contiguous() for name, t in one.tensors.items()})
