@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 _FOREIGN = ("PREFECT_", "MLFLOW_", "SOLRL_")
 for _name in [name for name in os.environ if name.startswith(_FOREIGN)]:
@@ -21,6 +22,9 @@ os.environ.update(
     }
 )
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+if not torch.cuda.is_available():
+    # Before anything imports Triton: its kernels then run on the CPU.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,8 @@ from solrl_tasks.engines.base import EngineError
 
 Choice = Literal["auto", "compiled", "eager"]
 Execution = Literal["compiled", "eager"]
+Backend = str | Callable[..., Any]
+"""Of ``torch.compile``."""
 
 _numbers = itertools.count()
 
@@ -44,7 +46,7 @@ def resolve_execution(options: Frozen, device_class: str) -> Execution:
     return choice
 
 
-def compile_regions(twin: nn.Module, layers: Iterable[str], engine: str, backend: str) -> int:
+def compile_regions(twin: nn.Module, layers: Iterable[str], engine: str, backend: Backend) -> int:
     """Have every region of a twin compiled when it first runs; returns how many regions there are.
 
     Regions of one class share their graphs, and share them with no other engine: torch keeps graphs by code object

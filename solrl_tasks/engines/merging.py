@@ -17,7 +17,7 @@ from solrl_tasks.engines.base import (
     device_present,
     hardware_name,
 )
-from solrl_tasks.engines.execution import Execution, compile_regions, resolve_execution
+from solrl_tasks.engines.execution import Backend, Execution, compile_regions, resolve_execution
 from solrl_tasks.engines.layers import MatmulLayer, MergedLayer, RolloutLayer
 from solrl_tasks.models.dtypes import device_class
 from solrl_tasks.models.lora import BASE_DIGEST, LoraState
@@ -37,7 +37,7 @@ class MergingEngine(ABC):
     version: ClassVar[str]
     kind: ClassVar[Literal["real", "emulated"]]
     Options: ClassVar[type[Frozen]]
-    backend: ClassVar[str] = "inductor"
+    backend: ClassVar[Backend] = "inductor"
     """Of ``torch.compile``."""
 
     def __init__(self, options: Any, device: torch.device) -> None:

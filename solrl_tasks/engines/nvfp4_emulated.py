@@ -4,10 +4,14 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from solrl_tasks.engines import shared_inputs
 from solrl_tasks.engines.base import Availability, Engine, device_present
-from solrl_tasks.engines.execution import EngineOptions, resolve_execution
+from solrl_tasks.engines.execution import Backend, EngineOptions, resolve_execution
+from solrl_tasks.engines.kernels import nvfp4 as kernels
+from solrl_tasks.engines.kernels import triton_available
 from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
 from solrl_tasks.engines.merging import MergingEngine
+from solrl_tasks.engines.numerics import nvfp4 as plain
 from solrl_tasks.engines.numerics.nvfp4 import BlockShape, ScaleMode, why_not
 from solrl_tasks.engines.nvfp4_layer import ActivationQuantizer, NVFP4Layer
 
@@ -15,12 +19,14 @@ from solrl_tasks.engines.nvfp4_layer import ActivationQuantizer, NVFP4Layer
 class NVFP4EmulatedEngine(MergingEngine):
     """NVFP4 weights and activations (W4A4) in every layer of the scope, on hardware that need not have them.
 
-    Numerics are those of NVFP4; time and memory are not.
+    Numerics are those of NVFP4; time and memory are not. Operands have the same bits whether they were quantised by
+    plain torch, by the kernel or in a compiled graph; sums are float32, in an order that the device chooses.
     """
 
     name: ClassVar[str] = "nvfp4-emulated"
     version: ClassVar[str] = "1"
     kind: ClassVar[Literal["real", "emulated"]] = "emulated"
+    backend: ClassVar[Backend] = staticmethod(shared_inputs.inductor)
 
     class Options(EngineOptions):
         """How scales are shared.
@@ -36,7 +42,13 @@ class NVFP4EmulatedEngine(MergingEngine):
     def __init__(self, options: Options, device: torch.device) -> None:
         super().__init__(options, device)
         self._values_dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self._quantizer = ActivationQuantizer(options.activation_scale, self._values_dtype)
+        self._kernel = device.type == "cuda" and triton_available()
+        self._quantizer = ActivationQuantizer(
+            options.activation_scale,
+            self._values_dtype,
+            kernels.quantize_activation if self._kernel else plain.quantize_activation,
+            kernels.operator(device.type) if self._execution == "compiled" else None,
+        )
 
     @classmethod
     def available(cls, device: torch.device) -> Availability:
@@ -57,10 +69,13 @@ class NVFP4EmulatedEngine(MergingEngine):
     def _replacement(self, source: MatmulLayer) -> RolloutLayer | str:
         block: BlockShape = self.options.weight_block
         reason = why_not(source.weight.shape[0], source.weight.shape[1], block)
-        return reason or NVFP4Layer(source, block, self._quantizer, self._values_dtype)
+        weights = kernels.quantize_weight if self._kernel else plain.quantize_weight
+        return reason or NVFP4Layer(source, block, self._quantizer, self._values_dtype, weights)
 
     def _compute(self) -> str:
-        return f"nvfp4 values multiplied in {str(self._values_dtype).removeprefix('torch.')}, summed in float32"
+        dtype = str(self._values_dtype).removeprefix("torch.")
+        quantiser = "; quantised by a Triton kernel" if self._kernel else ""
+        return f"nvfp4 values multiplied in {dtype}, summed in float32{quantiser}"
 
 
 ENGINE: type[Engine] = NVFP4EmulatedEngine

@@ -14,8 +14,7 @@ in bfloat16 and is what the matrix multiplication takes.
 A NaN or an infinity makes its whole tensor (or row) NaN.
 """
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +34,7 @@ _PIECE: Final = {"cpu": 1 << 17}
 _PIECE_DEFAULT: Final = 1 << 26
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(NamedTuple):
     """A quantised matrix.
 
     Attributes:
@@ -59,7 +57,7 @@ def quantize_activation(x: Tensor, scale: ScaleMode = "tensor", out: Tensor | No
     Raises:
         ValueError: the shape is not a matrix of whole blocks.
     """
-    _check_blocks(x, 1)
+    check_blocks(x, 1)
     rows, columns = x.shape
     values = torch.empty(x.shape, dtype=torch.float32, device=x.device) if out is None else out
     encode = _global_encode(_amax(x)) if scale == "tensor" else None
@@ -87,7 +85,7 @@ def quantize_weight(weight: Tensor, block: BlockShape = "1x16", out: Tensor | No
     """
     if block == "1x16":
         return quantize_activation(weight, out=out)
-    _check_blocks(weight, BLOCK)
+    check_blocks(weight, BLOCK)
     values = torch.empty(weight.shape, dtype=torch.float32, device=weight.device) if out is None else out
     exact = weight.float().contiguous()
     rows, columns = exact.shape
@@ -108,7 +106,8 @@ def why_not(rows: int, columns: int, block: BlockShape) -> str | None:
     return None
 
 
-def _check_blocks(x: Tensor, rows: int) -> None:
+def check_blocks(x: Tensor, rows: int) -> None:
+    """Refuse what is not a matrix of whole blocks of ``rows`` x 16, with a ``ValueError``."""
     if x.ndim != 2 or x.shape[1] == 0 or x.shape[1] % BLOCK or x.shape[0] % rows:
         raise ValueError(f"NVFP4 needs a matrix of whole {rows}x{BLOCK} blocks, found shape {list(x.shape)}")
 
