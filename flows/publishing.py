@@ -86,18 +86,19 @@ def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator
         adapter = None
         last = next((summary for summary in reversed(summaries) if summary.step > 0), None)
         if last is not None:
-            export_adapter(store, last, Path(folder))
+            export_adapter(store, view, last, Path(folder))
             adapter = (last.step, Path(folder))
         yield RunFiles(view.iteration_dir, adapter)
 
 
-def export_adapter(store: Store, summary: Summary, folder: Path) -> Path:
+def export_adapter(store: Store, view: RunView, summary: Summary, folder: Path) -> Path:
     """Write the adapter that the step's evaluation used, its eval EMA, for ``pipe.load_lora_weights``.
 
     Raises:
         StoreError: the policy is not in the store any more.
     """
-    return save_diffusers_lora(load_lora(store, summary.refs["policy"], "ema"), folder)
+    family = find_extension("family", Recipe.model_validate(view.config).model.family)
+    return save_diffusers_lora(load_lora(store, summary.refs["policy"], "ema"), folder, family.convolutions)
 
 
 def rebuild_run(settings: Settings, store: Store, run_id: str, status: Status) -> Rebuilt:

@@ -25,7 +25,8 @@ def export(
 
     store = open_store(home)
     try:
-        summaries = {s.step: s for s in read_summaries(view_run(store, run)) if s.step > 0}
+        view = view_run(store, run)
+        summaries = {s.step: s for s in read_summaries(view) if s.step > 0}
     except ValueError as error:
         raise UserError(str(error)) from error
     if not summaries:
@@ -35,6 +36,6 @@ def export(
         raise UserError(f"run {run} has no finished iteration {step}; there are {min(summaries)} to {max(summaries)}")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder")
-    written = export_adapter(store, summaries[step], folder)
+    written = export_adapter(store, view, summaries[step], folder)
     say(f"Iteration {step} of {run} is in {written}")
     say(f"Use it with: pipe.load_lora_weights({str(folder)!r})")

@@ -29,6 +29,22 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LIBRARIES = ("diffusers", "transformers")
 
 
+def fetch_class(class_name: str, spec: ModelSpec) -> Path:
+    """The local folder of a pipeline of one class; see ``fetch``.
+
+    Raises:
+        FamilyError: the source is a pipeline of another class.
+    """
+    folder = fetch(spec)
+    found = read_config(folder, "", INDEX).get("_class_name")
+    if found != class_name:
+        raise FamilyError(
+            f"model.source {spec.source!r} is a {found}, but model.family {spec.family!r} runs a "
+            f"{class_name}: choose the family that fits"
+        )
+    return folder
+
+
 def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, device: torch.device) -> Any:
     """A pipeline with all but its text encoders, every part frozen, in evaluation mode, on ``device``.
 
@@ -39,13 +55,7 @@ def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, devic
         SourceError: the source is absent or damaged, or lacks weights that the library would make up.
         FamilyError: the source is a pipeline of another class.
     """
-    folder = fetch(spec)
-    found = read_config(folder, "", INDEX).get("_class_name")
-    if found != class_name:
-        raise FamilyError(
-            f"model.source {spec.source!r} is a {found}, but model.family {spec.family!r} runs a "
-            f"{class_name}: choose the family that fits"
-        )
+    folder = fetch_class(class_name, spec)
     with _reading(spec, folder):
         cls = _pipeline_class(class_name)
         pipeline = _draw(cls, folder, dtypes, device) if is_random(spec) else _read(cls, folder, dtypes)

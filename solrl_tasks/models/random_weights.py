@@ -35,13 +35,14 @@ def draw(build: Callable[[], nn.Module], dtype: torch.dtype, device: torch.devic
 
     with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
         network = build()
-    drawn: dict[int, nn.Parameter] = {}
     for path, owner, key, empty in list(_parameters(network)):
-        if id(empty) not in drawn:
-            weight = _weight(f"{name}.{path}", empty.shape, dtype, device)
-            drawn[id(empty)] = nn.Parameter(weight, requires_grad=False)
-        owner._parameters[key] = drawn[id(empty)]
+        weight = _weight(f"{name}.{path}", empty.shape, dtype, device)
+        owner._parameters[key] = nn.Parameter(weight, requires_grad=False)
     _move_buffers(network, dtype, device)
+    # Placing weights one by one has separated those that transformers' networks share.
+    tie: Callable[[], None] | None = getattr(network, "tie_weights", None)
+    if tie is not None:
+        tie()
     return network.eval()
 
 
@@ -55,7 +56,7 @@ def _move_buffers(network: nn.Module, dtype: torch.dtype, device: torch.device) 
 
 
 def _parameters(network: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    """Path, owner, the owner's name, and value of every parameter; one that is shared comes once an owner."""
+    """Path, owner, the owner's name, and value of every parameter."""
     for prefix, owner in network.named_modules():
         for key, parameter in owner._parameters.items():
             if parameter is not None:

@@ -70,12 +70,14 @@ class Family(Protocol):
         negative_prompt: what guidance leads away from; None without guidance.
         transformer: the base network, frozen, in evaluation mode; never changed.
         latent_shape: (C, H, W) of a latent.
+        convolutions: regular expression of the paths of those of them that are 1x1 convolutions; "" is none.
         scope: the layers that a low-precision engine replaces.
         compute_dtype: what the transformer computes in.
     """
 
     name: ClassVar[str]
     version: ClassVar[str]
+    convolutions: ClassVar[str]
 
     spec: ModelSpec
     device: torch.device

@@ -17,7 +17,7 @@ from solrl_tasks.models.autoencoder import Decoder
 from solrl_tasks.models.families.base import Conditioning, Decoded, FamilyError
 from solrl_tasks.models.grids import Grid, scheduler_grid
 from solrl_tasks.models.guidance import guided, with_negative
-from solrl_tasks.models.pipelines import load_pipeline, text_encoder_names
+from solrl_tasks.models.pipelines import fetch_class, load_pipeline, text_encoder_names
 from solrl_tasks.models.scope import LayerScope
 from solrl_tasks.models.sources import fetch, read_config, text_digest
 from solrl_tasks.models.text import TextEncoders
@@ -39,6 +39,7 @@ class PipelineFamily:
     version: ClassVar[str]
     pipeline_class: ClassVar[str]
     scope: LayerScope
+    convolutions: ClassVar[str] = ""
     lora_presets: ClassVar[dict[str, str]]
     """Preset to a regular expression over the paths that ``scope`` covers."""
     options: ClassVar[frozenset[str]] = frozenset()
@@ -91,7 +92,7 @@ class PipelineFamily:
     @classmethod
     def latent_shape_of(cls, spec: ModelSpec) -> tuple[int, ...]:
         """See ``Family.latent_shape_of``."""
-        folder = fetch(spec)
+        folder = fetch_class(cls.pipeline_class, spec)
         vae, transformer = read_config(folder, "vae"), read_config(folder, "transformer")
         cell = cls._cell(vae) * cls._patch(transformer)
         if spec.resolution % cell:

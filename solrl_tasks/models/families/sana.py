@@ -11,9 +11,11 @@ from solrl_tasks.models.scope import LayerScope
 
 TRAINING_LEVELS = 1000
 """What the network is told is the noise level times this, and times its own timestep scale."""
+CONVOLUTIONS = r"transformer_blocks\..*\.ff\.(conv_inverted|conv_point)"
 
 SCOPE = LayerScope(
-    include=(r"transformer_blocks\..*", r"transformer_blocks\..*\.ff\.(conv_inverted|conv_point)"),
+    # The second rule covers nothing new: it is there to fail where the convolutions are not found.
+    include=(r"transformer_blocks\..*", CONVOLUTIONS),
     skip=(
         (r"(patch_embed\.proj|time_embed\..*|caption_projection\..*)", "embedder"),
         (r"proj_out", "final projection"),
@@ -29,6 +31,7 @@ class Sana(PipelineFamily):
     version: ClassVar[str] = "1"
     pipeline_class: ClassVar[str] = "SanaPipeline"
     scope = SCOPE
+    convolutions: ClassVar[str] = CONVOLUTIONS
     lora_presets: ClassVar[dict[str, str]] = {
         "attention": rf".*\.attn[12]\.{_PROJECTION}",
         "paper": rf".*\.attn[12]\.{_PROJECTION}",
