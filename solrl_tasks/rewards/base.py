@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,18 @@ _VERSION: Final = re.compile(r"[A-Za-z0-9_.:+-]{1,60}")
 
 class RewardError(RuntimeError):
     """A reward that cannot be used as it is: retrying would not help."""
+
+
+class Explained(list[float]):
+    """Scores with the reasons of those that are missing.
+
+    Attributes:
+        reasons: why an image could not be scored, by its index; its score is not finite.
+    """
+
+    def __init__(self, scores: Iterable[float], reasons: Mapping[int, str]) -> None:
+        super().__init__(scores)
+        self.reasons = dict(reasons)
 
 
 class Reward(Protocol):
@@ -57,7 +69,7 @@ class Reward(Protocol):
             metadata: B mappings, from the prompts file; empty where there was none.
 
         Returns:
-            B numbers; a non-finite one says that the image cannot be scored.
+            B numbers; a non-finite one says that the image cannot be scored, and ``Explained`` why.
         """
         ...
 

@@ -5,7 +5,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,12 @@ class Scores:
     Attributes:
         values: float32 ``[B]``, NaN where the image could not be scored.
         failures: everything that went wrong, in words and in order; empty if nothing did.
+        reasons: of these, what each image without a score failed by, by its index.
     """
 
     values: NDArray[np.float32]
     failures: tuple[str, ...] = ()
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
 
 def make_reward(spec: RewardSpec, device: torch.device | None = None) -> NamedReward:
@@ -101,10 +103,10 @@ def score(
         # Loading its weights is not part of scoring: it must not run into the timeout.
         reward.prepare()
     attempt = _Attempt(reward, images, prompts, metadata, timeout)
-    values, failure = attempt.run(slice(None))
+    values, reasons = attempt.run(slice(None))
     if values is None:
-        return _one_by_one(attempt, f"{reward.name}: batch of {len(images)}: {failure}; scored image by image")
-    return _marked(reward.name, values, {})
+        return _one_by_one(attempt, f"{reward.name}: batch of {len(images)}: {reasons[0]}; scored image by image")
+    return _marked(reward.name, values, reasons)
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ class _Attempt:
     metadata: Sequence[Metadata]
     timeout: float | None
 
-    def run(self, rows: slice) -> tuple[NDArray[np.float64] | None, str]:
-        """Scores of some rows, or None and the reason."""
+    def run(self, rows: slice) -> tuple[NDArray[np.float64] | None, Mapping[int, str]]:
+        """Scores of some rows with the reasons of those that are missing, or None and the reason under 0."""
         images, prompts = self.images[rows].copy(), list(self.prompts[rows])
         metadata = copy.deepcopy([dict(item) for item in self.metadata[rows]])
         try:
@@ -124,30 +126,30 @@ class _Attempt:
         except RewardError:
             raise
         except Exception as error:
-            return None, f"{type(error).__name__}: {error}"
-        return _numbers(self.reward.name, result, len(images)), ""
+            return None, {0: f"{type(error).__name__}: {error}"}
+        return _numbers(self.reward.name, result, len(images)), getattr(result, "reasons", {})
 
 
 def _one_by_one(attempt: _Attempt, first_failure: str) -> Scores:
     values = np.full(len(attempt.images), np.nan)
     failures: dict[int, str] = {}
     for row in range(len(values)):
-        value, failure = attempt.run(slice(row, row + 1))
-        if value is None:
-            failures[row] = failure
-        else:
+        value, reasons = attempt.run(slice(row, row + 1))
+        if value is not None:
             values[row] = value[0]
+        if 0 in reasons:
+            failures[row] = reasons[0]
     marked = _marked(attempt.reward.name, values, failures)
-    return Scores(marked.values, (first_failure, *marked.failures))
+    return replace(marked, failures=(first_failure, *marked.failures))
 
 
 def _marked(name: str, values: NDArray[np.float64], failures: Mapping[int, str]) -> Scores:
     with np.errstate(over="ignore"):
         stored = values.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(stored)).tolist()
-    texts = [f"{name}: image {row}: {failures.get(row, f'score is {values[row]}')}" for row in bad]
+    reasons = {row: failures.get(row, f"score is {values[row]}") for row in bad}
     stored[bad] = np.nan
-    return Scores(stored, tuple(texts))
+    return Scores(stored, tuple(f"{name}: image {row}: {reason}" for row, reason in reasons.items()), reasons)
 
 
 def _numbers(name: str, result: Any, expected: int) -> NDArray[np.float64]:

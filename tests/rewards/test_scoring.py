@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from solrl_tasks.rewards.base import NamedReward, RewardError
+from solrl_tasks.rewards.base import Explained, NamedReward, RewardError
 from solrl_tasks.rewards.scoring import score
 
 
@@ -227,3 +227,22 @@ def test_inputs_of_different_lengths_are_refused():
     images, prompts, metadata = batch(1, 2)
     with pytest.raises(ValueError, match="as many prompts and metadata"):
         score(Fake(), images, prompts[:1], metadata)
+
+
+def test_a_reward_may_say_why_an_image_has_no_score():
+    def act(pixels):
+        if pixels == [9]:
+            raise OSError("never together")
+        if 9 in pixels:
+            raise RuntimeError
+        return Explained(
+            [float("nan") if p == 2 else p for p in pixels], {pixels.index(2): "no face"} if 2 in pixels else {}
+        )
+
+    scores = score(Fake(act), *batch(1, 2, 3))
+    assert scores.failures == ("fake: image 1: no face",)
+    assert scores.reasons == {1: "no face"}
+    one_by_one = score(Fake(act), *batch(1, 2, 9))
+    assert np.array_equal(one_by_one.values, np.array([1, np.nan, np.nan], dtype=np.float32), equal_nan=True)
+    assert one_by_one.reasons == {1: "no face", 2: "OSError: never together"}
+    assert one_by_one.failures[1:] == ("fake: image 1: no face", "fake: image 2: OSError: never together")
