@@ -85,7 +85,7 @@ def _make(session: Session, job: PoolJob) -> Evaluation:
         "prompts": [prompt.text for prompt in job.prompts.prompts],
         "scores": {name: _listed(values) for name, values in scores.items()},
     }
-    images = {"samples.png": _sample_grid(job, pool)} if job.store_images else {}
+    images = {"samples.png": _sample_grid(job, pool)} if job.keep != "none" else {}
     return load_evaluation(session.store, save_evaluation(session.store, _spec(job, pool), content, images))
 
 
@@ -99,7 +99,7 @@ def _listed(values: NDArray[np.float64]) -> list[list[float | None]]:
 
 def _sample_grid(job: PoolJob, pool: Pool) -> bytes:
     rows = [
-        np.concatenate(list(pool.images(row, range(min(GRID_SEEDS, job.candidates)))), axis=1)
+        np.concatenate(list(pool.pictures(row, range(min(GRID_SEEDS, job.candidates)))), axis=1)
         for row in range(min(GRID_PROMPTS, len(job.prompts)))
     ]
     buffer = io.BytesIO()

@@ -123,7 +123,7 @@ def _training_intact(session: Session, step: int) -> bool:
 def _samples_intact(session: Session, job: SamplesJob) -> bool:
     samples = job.open(session)
     with samples.lock():
-        return not samples.missing(job.reward_ids(), images=job.store_images)
+        return not samples.missing(job.reward_ids(), images=job.images)
 
 
 def _run_stages(session: Session, step: int, call: Call) -> Course:

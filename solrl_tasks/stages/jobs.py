@@ -7,7 +7,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solrl_tasks.config.recipe import RewardSpec, SamplingSpec
+from solrl_tasks.config.recipe import ExtensionSpec, Keep, RewardSpec, SamplingSpec
+from solrl_tasks.features.base import feature_id, make_feature
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
@@ -18,7 +19,6 @@ from solrl_tasks.store.keys import digest
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.workers.jobs import RolloutJob
-
 
 CHUNK_FIELDS: Final = {"audit": "regenerate.chunk", "evaluate": "evaluate.sampling.chunk"}
 """Stages whose chunk is not ``<stage>.chunk``."""
@@ -32,7 +32,7 @@ class SamplingJob:
         step: iteration it belongs to, for reports only.
         stage: name shown, for reports and costs only.
         rewards: scored on every image.
-        store_images: keep the decoded images, losslessly.
+        keep: which pictures are kept.
     """
 
     step: int
@@ -42,7 +42,7 @@ class SamplingJob:
     exploration_seed: int
     sampling: SamplingSpec
     rewards: tuple[RewardSpec, ...]
-    store_images: bool = False
+    keep: Keep = "none"
     reuse: Literal["exact", "compatible"] = "exact"
 
     @property
@@ -83,21 +83,54 @@ class PoolJob(SamplingJob):
 
     Attributes:
         candidates: per prompt, from 0.
+        features: seen on every image.
     """
 
     candidates: int
+    features: tuple[ExtensionSpec, ...] = ()
+
+    def feature_ids(self) -> list[str]:
+        """ "name@version" of each feature."""
+        return [feature_id(make_feature(feature)) for feature in self.features]
+
+    def features_named(self, ids: tuple[str, ...]) -> tuple[ExtensionSpec, ...]:
+        """The features of some of those ids."""
+        by_id = dict(zip(self.feature_ids(), self.features, strict=True))
+        return tuple(by_id[name] for name in ids)
 
     def open(self, session: Session) -> Pool:
         """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
         spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling)
-        return Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
+        pool = Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
+        pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
+        return pool
 
     def missing(self, session: Session) -> list[Block]:
         """Blocks that the pool in the store lacks, verified; loads no weights and computes nothing."""
         pool = self.open(session)
         with pool.lock():
             pool.ensure_columns(self.candidates)
-            return pool.missing(self.reward_ids(), self.candidates, images=self.store_images)
+            return self.lacking(pool)
+
+    def lacking(self, pool: Pool) -> list[Block]:
+        """Blocks of the open pool that lack something that the job asks for."""
+        return pool.missing(
+            self.reward_ids(),
+            self.candidates,
+            images=self.keep == "lossless",
+            thumbnails=self.keep == "thumbnails",
+            features=self.feature_ids(),
+        )
+
+    def seconds(self, pool: Pool) -> float:
+        """Device seconds that all it asks for cost, whoever paid."""
+        return pool.seconds(
+            self.reward_ids(),
+            self.candidates,
+            images=self.keep == "lossless",
+            thumbnails=self.keep == "thumbnails",
+            features=self.feature_ids(),
+        )
 
     def count_blocks(self) -> int:
         """Blocks of the whole pool: one prompt times one chunk each."""
@@ -106,13 +139,19 @@ class PoolJob(SamplingJob):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesJob(SamplingJob):
-    """Chosen candidates to sample and keep with their clean latents.
+    """Chosen candidates to sample and keep with their clean latents, and their images where they are kept losslessly:
+    smaller ones can be made of the latents at any time.
 
     Attributes:
         indices: candidate indices, int64, [P, K]; a row of -1 is left out.
     """
 
     indices: NDArray[np.int64]
+
+    @property
+    def images(self) -> bool:
+        """Whether images are kept."""
+        return self.keep == "lossless"
 
     @property
     def kept(self) -> NDArray[np.bool_]:

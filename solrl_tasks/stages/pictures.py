@@ -52,7 +52,7 @@ def _row(
     ends = min(SEEDS, keep // 2)
     columns = [*range(ends), *range(keep - 1, keep - 1 - ends, -1)]
     candidates = [int(samples_job.indices[row, column]) for column in columns]
-    explored = pool.images(row, candidates) if pool_job.store_images else [None] * len(columns)
+    explored = pool.pictures(row, candidates) if pool_job.keep != "none" else [None] * len(columns)
     regenerated = _regenerated(session, samples_job, samples, row, columns)
     cells = tuple(
         Cell(shown, again, float(proxy[candidate]), float(precise[column]))
@@ -64,7 +64,7 @@ def _row(
 def _regenerated(
     session: Session, job: SamplesJob, samples: Samples, row: int, columns: list[int]
 ) -> NDArray[np.uint8]:
-    if job.store_images:
+    if job.images:
         return samples.images(row, columns)
     return session.worker.decode(torch.from_numpy(samples.latents()[row, columns]))
 

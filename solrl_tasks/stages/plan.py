@@ -9,6 +9,7 @@ from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.select import SelectJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice
+from solrl_tasks.stages.thumbnails import resolved
 from solrl_tasks.stages.update import UpdateJob
 from solrl_tasks.store.policies import load_policy
 from solrl_tasks.store.refs import Ref
@@ -34,7 +35,7 @@ def plan_explore(session: Session, step: int, parent: Ref) -> PoolJob:
         sampling=recipe.explore,
         candidates=recipe.explore.candidates,
         rewards=recipe.rewards,
-        store_images=recipe.explore.store_images == "lossless",
+        keep=resolved(recipe.explore.store_images, recipe.model.resolution),
         reuse=recipe.explore.reuse,
     )
 
@@ -78,7 +79,8 @@ def plan_evaluate(session: Session, step: int, policy: Ref) -> PoolJob | None:
         sampling=spec.sampling,
         candidates=spec.seeds,
         rewards=evaluation_rewards(session),
-        store_images=session.recipe.explore.store_images == "lossless",
+        keep=resolved(spec.store_images, session.recipe.model.resolution),
+        features=(spec.features,),
         reuse=session.recipe.explore.reuse,
     )
 
@@ -100,6 +102,6 @@ def _samples(session: Session, stage: str, pool: PoolJob, rows: list[int], indic
         sampling=session.recipe.regenerate,
         rewards=session.recipe.rewards,
         indices=indices,
-        store_images=pool.store_images,
+        keep=pool.keep,
         reuse=pool.reuse,
     )

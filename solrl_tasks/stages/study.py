@@ -76,7 +76,7 @@ class RankStudy:
     def truth(self) -> PoolJob:
         """The pool of the reference: whole groups, at the same seeds."""
         sampling = self.reference.model_copy(update={"chunk": self.base.chunk})
-        return replace(self.base, sampling=sampling, stage="explore", store_images=False)
+        return replace(self.base, sampling=sampling, stage="explore", keep="none")
 
     def _pool(self, engine: ExtensionSpec, steps: int) -> PoolJob:
         sampling = self.base.sampling.model_copy(update={"engine": engine, "steps": steps})

@@ -30,9 +30,11 @@ logger = logging.getLogger(__name__)
 
 Reuse = Literal["exact", "compatible"]
 IMAGES: Final = "images"
+THUMBNAILS: Final = "thumbnails"
 LATENTS: Final = "latents"
 REWARDS: Final = "rewards"
-_REWARD_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*@[A-Za-z0-9_.:+-]+")
+FEATURES: Final = "features"
+_NAMED_VALUES: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*@[A-Za-z0-9_.:+-]+")
 _NAMED: Final = 5  # blocks that an error names before it counts the rest
 
 
@@ -41,8 +43,9 @@ class Block:
     """One row (prompt) times one chunk of columns (candidates), and what it still lacks.
 
     ``start`` to ``stop`` are columns; a block is always computed whole. ``missing`` names the rewards that
-    were asked for and are not done, ``images_missing`` says the same of images. ``images_kept`` and
-    ``latents_kept`` say that verified images or latents of the whole block are in the store.
+    were asked for and are not done, ``features_missing`` the features; ``images_missing`` and
+    ``thumbnails_missing`` say the same of pictures. ``images_kept`` and ``latents_kept`` say that verified images or
+    latents of the whole block are in the store.
     ``needs_sampling`` is false where what is missing can be computed from them without a forward pass of the
     model.
     """
@@ -56,6 +59,8 @@ class Block:
     images_kept: bool = False
     latents_kept: bool = False
     needs_sampling: bool = True
+    features_missing: tuple[str, ...] = ()
+    thumbnails_missing: bool = False
 
     @property
     def columns(self) -> NDArray[np.int64]:
@@ -69,9 +74,18 @@ def reward_array(name: str) -> str:
     Raises:
         ValueError: the name is not ``name@version`` in letters, digits and ``_ . : + -``.
     """
-    if not _REWARD_NAME.fullmatch(name):
-        raise ValueError(f"reward {name!r}: the store needs name@version, in letters, digits and the signs _ . : + -")
-    return f"{REWARDS}/{name}"
+    return f"{REWARDS}/{_checked('reward', name)}"
+
+
+def feature_array(name: str) -> str:
+    """The array of a feature. Raises as ``reward_array``."""
+    return f"{FEATURES}/{_checked('feature', name)}"
+
+
+def _checked(what: str, name: str) -> str:
+    if not _NAMED_VALUES.fullmatch(name):
+        raise ValueError(f"{what} {name!r}: the store needs name@version, in letters, digits and the signs _ . : + -")
+    return name
 
 
 def check_chunk(chunk: int) -> int:
@@ -81,10 +95,18 @@ def check_chunk(chunk: int) -> int:
     return chunk
 
 
+def _missed(block: Block) -> set[str]:
+    """The arrays that a block lacks of what was asked for."""
+    arrays = {reward_array(name) for name in block.missing} | {feature_array(name) for name in block.features_missing}
+    pictures = {IMAGES: block.images_missing, THUMBNAILS: block.thumbnails_missing}
+    return arrays | {name for name, missing in pictures.items() if missing}
+
+
 class BlockFolder:
     """Arrays of equal rows and chunk under one spec, one lock and one set of environment records.
 
-    Arrays are called ``images``, ``latents`` or ``rewards/NAME@VERSION``. On the disk: ``spec.json``
+    Arrays are called ``images``, ``thumbnails``, ``latents``, ``rewards/NAME@VERSION`` or ``features/NAME@VERSION``.
+    On the disk: ``spec.json``
     (sealed), ``records/ID.json`` and the Zarr hierarchy ``data.zarr``.
 
     Args:
@@ -173,13 +195,13 @@ class BlockFolder:
         return -(-columns // self.chunk)
 
     def names(self) -> list[str]:
-        """The arrays that there are, ``images`` and ``latents`` first."""
+        """The arrays that there are, pictures and latents first."""
         data = self.path / "data.zarr"
-        found = [name for name in (IMAGES, LATENTS) if (data / name).is_dir()]
-        rewards = data / REWARDS
-        if rewards.is_dir():
-            folders = (entry.name for entry in rewards.iterdir() if entry.is_dir())
-            found += sorted(f"{REWARDS}/{name}" for name in folders if not name.startswith("."))
+        found = [name for name in (IMAGES, THUMBNAILS, LATENTS) if (data / name).is_dir()]
+        for group in (REWARDS, FEATURES):
+            if (data / group).is_dir():
+                folders = (entry.name for entry in (data / group).iterdir() if entry.is_dir())
+                found += sorted(f"{group}/{name}" for name in folders if not name.startswith("."))
         return found
 
     def array(self, name: str) -> BlockArray | None:
@@ -277,6 +299,7 @@ class BlockFolder:
             return
         sampled = any(block.needs_sampling for block in blocks)
         scored = {f"{REWARDS}/{name}" for block in blocks for name in block.missing}
+        scored |= {f"{FEATURES}/{name}" for block in blocks for name in block.features_missing}
         for name in self.names():
             if sampled or name in scored:
                 self._compare_record(name, record)
@@ -368,8 +391,10 @@ class BlockFolder:
         return BlockArray.open(folder, self.rows, self.chunk, item, dtype)
 
     def _form(self, name: str) -> tuple[tuple[int | None, ...], str]:
-        if name == IMAGES:
+        if name in (IMAGES, THUMBNAILS):
             return (None, None, 3), "uint8"
+        if name.startswith(f"{FEATURES}/"):
+            return (None,), "float32"
         return (tuple(self.shape["latent"]) if name == LATENTS else ()), "float32"
 
     def _discard(self, name: str, why: str) -> None:
@@ -405,9 +430,7 @@ class BlockFolder:
         return array
 
     def _keeps(self, array: BlockArray, name: str, block: Block, values: NDArray[Any]) -> bool:
-        wanted = name.removeprefix(f"{REWARDS}/") in block.missing
-        missed = wanted or (name == IMAGES and block.images_missing)
-        if missed or not array.entry(block.row, block.index)[0]:
+        if name in _missed(block) or not array.entry(block.row, block.index)[0]:
             return False
         stored = array.read(block.row, block.index)
         if stored is None:

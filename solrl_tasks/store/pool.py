@@ -4,26 +4,38 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solrl_tasks.store import atomic
 from solrl_tasks.store.arrays import hash_values
-from solrl_tasks.store.blocks import IMAGES, REWARDS, Block, BlockFolder, Reuse, reward_array
+from solrl_tasks.store.blocks import (
+    FEATURES,
+    IMAGES,
+    REWARDS,
+    THUMBNAILS,
+    Block,
+    BlockFolder,
+    Reuse,
+    feature_array,
+    reward_array,
+)
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.refs import UNKNOWN, Ref
 from solrl_tasks.store.root import Store, folder_bytes
 
 logger = logging.getLogger(__name__)
+PROMPTS: Final = "prompts.json"
 
 
 class Pool:
-    """The rewards (and images, if kept) of P prompts times N candidates.
+    """The rewards of P prompts times N candidates, and their images, thumbnails and features, if kept.
 
-    A reward is called ``name@version``. Its values are marked block by block, so that a NaN that was computed
-    (an invalid candidate) is never taken for one that was not.
+    A reward or feature is called ``name@version``. Its values are marked block by block, so that a NaN that was
+    computed (an invalid candidate) is never taken for one that was not.
     """
 
     def __init__(self, folder: BlockFolder, rows: tuple[str, ...]) -> None:
@@ -89,7 +101,13 @@ class Pool:
         self._folder.admit(record, blocks)
 
     def missing(
-        self, rewards: Sequence[str], candidates: int, images: bool = False, verify: bool = True
+        self,
+        rewards: Sequence[str],
+        candidates: int,
+        images: bool = False,
+        verify: bool = True,
+        thumbnails: bool = False,
+        features: Sequence[str] = (),
     ) -> list[Block]:
         """Blocks that lack something, in order of row and column.
 
@@ -98,18 +116,44 @@ class Pool:
             candidates: how many of each prompt are asked for.
             images: whether images are asked for as well.
             verify: read every value and compare it with its mark; otherwise look at the marks only.
+            thumbnails: whether small images are asked for; where images are kept they are not missed.
+            features: names ``name@version``.
         """
         folder = self._folder
         done = {name: folder.done(reward_array(name), candidates, verify) for name in rewards}
-        lacks_images = ~folder.done(IMAGES, candidates, verify) if images else None
+        seen = {name: folder.done(feature_array(name), candidates, verify) for name in features}
+        everywhere = np.ones((folder.rows, folder.blocks(candidates)), dtype=np.bool_)
+        shown = folder.done(IMAGES, candidates, verify) if images else everywhere
+        small = folder.done(THUMBNAILS, candidates, verify) if thumbnails and not images else everywhere
         found = []
-        for row, index in np.ndindex(folder.rows, folder.blocks(candidates)):
+        for row, index in np.ndindex(everywhere.shape):
             lacking = tuple(name for name in rewards if not done[name][row, index])
-            no_images = lacks_images is not None and bool(lacks_images[row, index])
-            if lacking or no_images:
-                kept = not no_images and (images or folder.has_block(IMAGES, row, index, verify))
-                found.append(self._block(row, index, lacking, no_images, kept))
+            unseen = tuple(name for name in features if not seen[name][row, index])
+            if lacking or unseen or not (shown[row, index] and small[row, index]):
+                kept = bool(shown[row, index]) and (images or folder.has_block(IMAGES, row, index, verify))
+                block = self._block(row, index, lacking, unseen, kept)
+                block = replace(
+                    block,
+                    images_missing=not shown[row, index],
+                    thumbnails_missing=not (kept or small[row, index]),
+                )
+                if lacking or unseen or block.images_missing or block.thumbnails_missing:
+                    found.append(block)
         return found
+
+    def explored(self, candidates: int) -> NDArray[np.bool_]:
+        """Blocks that hold any reward, by their marks, [P, blocks]."""
+        folder = self._folder
+        found = np.zeros((folder.rows, folder.blocks(candidates)), dtype=np.bool_)
+        for name in folder.names():
+            if name.startswith(f"{REWARDS}/"):
+                found |= folder.done(name, candidates, verify=False)
+        return found
+
+    @property
+    def columns(self) -> int:
+        """Candidates of each prompt that there is room for, in whole chunks."""
+        return self._folder.columns
 
     def write(
         self,
@@ -118,6 +162,8 @@ class Pool:
         images: NDArray[np.uint8] | None,
         seconds: float,
         record: dict[str, Any],
+        thumbnails: NDArray[np.uint8] | None = None,
+        features: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> None:
         """Store a block. What is done already, and not missed by the block, is left as it is.
 
@@ -126,13 +172,17 @@ class Pool:
             images: uint8 [chunk, H, W, 3], or None.
             seconds: device seconds that the block took.
             record: the environment, from ``environment_record``.
+            thumbnails: uint8 [chunk, h, w, 3], or None.
+            features: float32 [chunk, D] by ``name@version``; NaN where there is no image.
 
         Raises:
             NotLockedError: the lock is not held.
             RecordMismatchError: see ``admit``.
             ValueError: a wrong shape, or columns that ``ensure_columns`` has not made.
         """
-        arrays: dict[str, NDArray[Any]] = {} if images is None else {IMAGES: images}
+        pictures = {IMAGES: images, THUMBNAILS: thumbnails}
+        arrays: dict[str, NDArray[Any]] = {name: values for name, values in pictures.items() if values is not None}
+        arrays |= {feature_array(name): values for name, values in (features or {}).items()}
         arrays |= {reward_array(name): values for name, values in rewards.items()}
         self._folder.write(block, arrays, seconds, record)
 
@@ -149,6 +199,10 @@ class Pool:
         finite = np.isfinite(self.rewards(name, candidates))
         return np.asarray(np.count_nonzero(~finite, axis=1), dtype=np.int64)
 
+    def features(self, name: str, candidates: int) -> NDArray[np.float32]:
+        """Verified features, [P, candidates, D]; NaN where there was no image to see. Raises as ``rewards``."""
+        return self._folder.values(feature_array(name), candidates)
+
     def images(self, row: int, indices: Sequence[int]) -> NDArray[np.uint8]:
         """Kept images of some candidates of a prompt, verified, [len(indices), H, W, 3].
 
@@ -157,34 +211,65 @@ class Pool:
         """
         return self._folder.take(IMAGES, row, [int(index) for index in indices])
 
-    def seconds(self, rewards: Sequence[str], candidates: int, images: bool = False) -> float:
-        """Device seconds that these rewards (and images) of these candidates cost, whoever paid.
+    def pictures(self, row: int, indices: Sequence[int]) -> NDArray[np.uint8]:
+        """What is kept to look at, images or else thumbnails. Raises as ``images``."""
+        places = {int(index) // self.chunk for index in indices}
+        whole = all(self._folder.has_block(IMAGES, row, place, verify=False) for place in places)
+        return self._folder.take(IMAGES if whole else THUMBNAILS, row, [int(index) for index in indices])
+
+    def seconds(
+        self,
+        rewards: Sequence[str],
+        candidates: int,
+        images: bool = False,
+        thumbnails: bool = False,
+        features: Sequence[str] = (),
+    ) -> float:
+        """Device seconds that these rewards, features and pictures of these candidates cost, whoever paid.
 
         What was computed together counts once; what was added later counts where it is asked for.
         """
-        names = [reward_array(name) for name in rewards] + [IMAGES] * images
-        return self._folder.seconds(names, candidates)
+        names = [reward_array(name) for name in rewards] + [feature_array(name) for name in features]
+        return self._folder.seconds([*names, *[IMAGES] * images, *[THUMBNAILS] * thumbnails], candidates)
+
+    def note_prompts(self, prompts: Sequence[dict[str, Any]]) -> None:
+        """Keep the prompts beside their rewards, row by row: a reward that is added later needs them.
+
+        Args:
+            prompts: ``text`` and ``metadata`` of each row, JSON.
+        """
+        if self.noted_prompts() != list(prompts):
+            atomic.write_sealed(self._folder.path / PROMPTS, list(prompts))
+
+    def noted_prompts(self) -> list[dict[str, Any]] | None:
+        """What ``note_prompts`` kept; None where nothing was, or the file is damaged."""
+        try:
+            return list(atomic.read_sealed(self._folder.path / PROMPTS))
+        except (FileNotFoundError, DamagedError):
+            return None
 
     def records(self) -> dict[str, dict[str, Any] | None]:
         """The environments of the pool's blocks by id; more than one says that it is mixed."""
         return self._folder.records()
 
-    def digest(self, rewards: Sequence[str], candidates: int) -> str:
-        """sha256 over key, names and values of these rewards, 64 hex digits. Raises as ``rewards``."""
+    def digest(self, rewards: Sequence[str], candidates: int, features: Sequence[str] = ()) -> str:
+        """sha256 over key, names and values of these rewards and features, 64 hex digits. Raises as ``rewards``."""
         state = hashlib.sha256(self.key.encode())
         for name in sorted(rewards):
             hash_values(state, name, self.rewards(name, candidates))
+        for name in sorted(features):
+            hash_values(state, feature_array(name), self.features(name, candidates))
         return state.hexdigest()
 
     def place(self) -> Ref:
         """A reference to the object as it is filled, for the garbage collection to spare; its digest is unknown."""
         return self._folder.ref(UNKNOWN)
 
-    def ref(self, rewards: Sequence[str], candidates: int) -> Ref:
-        """A reference with the digest of these rewards. Raises as ``rewards``."""
-        return self._folder.ref(self.digest(rewards, candidates))
+    def ref(self, rewards: Sequence[str], candidates: int, features: Sequence[str] = ()) -> Ref:
+        """A reference with the digest of these rewards and features. Raises as ``rewards``."""
+        return self._folder.ref(self.digest(rewards, candidates, features))
 
-    def _block(self, row: int, index: int, missing: tuple[str, ...], no_images: bool, kept: bool) -> Block:
+    def _block(self, row: int, index: int, missing: tuple[str, ...], unseen: tuple[str, ...], kept: bool) -> Block:
         start = index * self.chunk
         return Block(
             row=row,
@@ -192,9 +277,9 @@ class Pool:
             start=start,
             stop=start + self.chunk,
             missing=missing,
-            images_missing=no_images,
+            features_missing=unseen,
             images_kept=kept,
-            needs_sampling=no_images or not kept,
+            needs_sampling=not kept,
         )
 
 
@@ -203,7 +288,8 @@ class PoolInfo:
     """A pool as listings show it.
 
     ``candidates`` of each of ``rows`` prompts have room, in whole chunks; ``filled`` is the fraction of
-    blocks done, by reward name (and ``images``); ``records`` counts the environments that they come from.
+    blocks done, by reward name (and ``images``, ``thumbnails``, ``features/NAME``); ``records``
+    counts the environments that they come from.
     """
 
     key: str
@@ -218,7 +304,19 @@ class PoolInfo:
     @property
     def partial(self) -> bool:
         """Whether some block of some reward is not done."""
-        return not self.filled or any(fraction < 1.0 for fraction in self.filled.values())
+        rewards = [self.filled[name] for name in self.rewards]
+        return not rewards or any(fraction < 1.0 for fraction in rewards)
+
+    @property
+    def rewards(self) -> list[str]:
+        """The names of its rewards."""
+        others = (IMAGES, THUMBNAILS)
+        return [name for name in self.filled if name not in others and not name.startswith(f"{FEATURES}/")]
+
+    @property
+    def pictures(self) -> str:
+        """What is kept to look at: ``images``, ``thumbnails``, or an empty text."""
+        return next((name for name in (IMAGES, THUMBNAILS) if name in self.filled), "")
 
 
 def describe_pools(store: Store) -> list[PoolInfo]:
