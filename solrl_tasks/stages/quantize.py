@@ -5,6 +5,7 @@ import time
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
+from solrl_tasks.workers.memory import listed
 
 
 def quantize(session: Session, job: PoolJob) -> StageOutcome:
@@ -22,14 +23,20 @@ def quantize(session: Session, job: PoolJob) -> StageOutcome:
     else:
         report = session.worker.sync(job.sampling.engine, job.policy.load(session))
         record = session.worker.record(job.sampling.engine)
+        memory = session.worker.memory()
         session.run.journal.append({"iteration": job.step, "stage": "quantize", "seconds": report.seconds})
         outcome = StageOutcome(
             stage="quantize",
             state="Completed",
-            message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {report.replaced} layers replaced",
+            message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {report.replaced} layers replaced"
+            + (f"; held: {listed(memory)}" if "total" in memory else ""),
             seconds=time.perf_counter() - started,
             device_seconds=report.seconds,
-            details={"sync": report.model_dump(mode="json"), "engine": record.model_dump(mode="json")},
+            details={
+                "sync": report.model_dump(mode="json"),
+                "engine": record.model_dump(mode="json"),
+                "memory": dict(memory),
+            },
         )
     session.reporter.stage_finished(job.step, outcome)
     return outcome

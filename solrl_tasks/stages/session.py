@@ -2,36 +2,33 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from solrl_tasks.config.extensions import build, find_extension, parse_options
-from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec, SamplingSpec
+from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec
 from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.prompts.read import read_sets, source_name
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
+from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, settle_chunks
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
-from solrl_tasks.store.runs import Run
+from solrl_tasks.store.runs import Run, RunView
 from solrl_tasks.workers.base import Worker
 from solrl_tasks.workers.inline import InlineWorker
 from solrl_tasks.workers.numerics import default_device
 
-AUTO_CHUNK = 24
-"""Images computed together where the recipe leaves it open. It must not depend on how many candidates are asked for:
-growing their number has to leave the chunks that exist what they are."""
-
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe that was found usable: names resolved, options and prompts read, chunks fixed. No weights are loaded."""
+    """A recipe that was found usable: names resolved, options and prompts read. No weights are loaded."""
 
     recipe: Recipe
     train: PromptSet
@@ -79,7 +76,7 @@ class Session:
 
 
 def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
-    """Check everything that can be checked before a run is made, and fix what was left to ``auto``.
+    """Check everything that can be checked before a run is made.
 
     Args:
         base: folder that relative prompt files are looked up in; the current directory by default.
@@ -107,7 +104,7 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
             f"({recipe.prompts.per_iteration}): an audit regenerates groups of the iteration"
         )
     _check_times(recipe)
-    return Prepared(_resolve_chunks(recipe), train, heldout)
+    return Prepared(recipe, train, heldout)
 
 
 @contextmanager
@@ -116,7 +113,8 @@ def open_session(
 ) -> Iterator[Session]:
     """Open a run, new or begun, for as long as the context lasts.
 
-    The run is locked against a second process. Nothing is computed and no weights are loaded by opening.
+    The run is locked against a second process. Nothing is computed and no weights are loaded by opening, unless a new
+    run leaves a chunk to ``auto`` on a device whose memory nobody has measured yet for its model and engine.
 
     Args:
         root: folder of the store.
@@ -131,16 +129,26 @@ def open_session(
     """
     prepared = prepare(recipe, base)
     device = default_device()
-    for sampling in _samplings(prepared.recipe):
+    for sampling in samplings(prepared.recipe):
         require_engine(sampling.engine.name, device)
     _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
-    config = prepared.recipe.model_dump(mode="json")
-    with Run.open(store, run_id, config) as run:
-        worker = InlineWorker(prepared.recipe.model, device)
-        session = Session(prepared, store, run, worker, reporter or SilentReporter(), device)
+    worker = InlineWorker(prepared.recipe.model, device, store.root / "cache" / "embeddings")
+    session_reporter = reporter or SilentReporter()
+    prepared = _with_chunks(prepared, store, run_id, worker, session_reporter, device)
+    with Run.open(store, run_id, prepared.recipe.model_dump(mode="json")) as run:
+        session = Session(prepared, store, run, worker, session_reporter, device)
         run.pin_inputs(_inputs(session))
         yield session
+
+
+def _with_chunks(
+    prepared: Prepared, store: Store, run_id: str, worker: Worker, reporter: Reporter, device: torch.device
+) -> Prepared:
+    fit: Fit = host_fit
+    if device.type == "cuda":
+        fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, device, reporter)
+    return replace(prepared, recipe=settle_chunks(prepared.recipe, RunView(store, run_id).recorded(), fit))
 
 
 def _inputs(session: Session) -> dict[str, str]:
@@ -156,13 +164,9 @@ def _inputs(session: Session) -> dict[str, str]:
     }
 
 
-def _samplings(recipe: Recipe) -> tuple[SamplingSpec, ...]:
-    return recipe.explore, recipe.regenerate, recipe.evaluate.sampling
-
-
 def _check_grids(recipe: Recipe) -> None:
     family = find_extension("family", recipe.model.family)
-    for sampling in _samplings(recipe):
+    for sampling in samplings(recipe):
         sampler = build("sampler", sampling.sampler, {})
         if hasattr(sampler, "check"):
             sampler.check(family.grid_of(recipe.model, sampling.steps))
@@ -182,7 +186,7 @@ def _check_extensions(recipe: Recipe) -> None:
     find_extension("family", recipe.model.family)
     rule = find_extension("selection rule", recipe.select.rule)
     parse_options("selection rule", rule, {})
-    for sampling in _samplings(recipe):
+    for sampling in samplings(recipe):
         find_extension("sampler", sampling.sampler)
         _check("engine", sampling.engine)
     _check("objective", recipe.update.objective)
@@ -192,15 +196,3 @@ def _check_extensions(recipe: Recipe) -> None:
 
 def _check(kind: str, spec: ExtensionSpec | RewardSpec) -> None:
     parse_options(kind, find_extension(kind, spec.name), dict(spec.options))
-
-
-def _resolve_chunks(recipe: Recipe) -> Recipe:
-    def fixed(sampling: SamplingSpec, auto: int = AUTO_CHUNK) -> SamplingSpec:
-        return sampling.model_copy(update={"chunk": auto}) if sampling.chunk == "auto" else sampling
-
-    # Held-out seeds are fixed by the recipe, so that a chunk need not hold more of them.
-    sampling = fixed(recipe.evaluate.sampling, min(AUTO_CHUNK, recipe.evaluate.seeds))
-    evaluate = recipe.evaluate.model_copy(update={"sampling": sampling})
-    return recipe.model_copy(
-        update={"explore": fixed(recipe.explore), "regenerate": fixed(recipe.regenerate), "evaluate": evaluate}
-    )

@@ -51,6 +51,10 @@ class RunView:
         except DamagedError as error:
             raise DamagedError(path, error.why, _CONFIG_REMEDY) from error
 
+    def recorded(self) -> dict[str, Any] | None:
+        """The configuration, or None where no such run was started yet. Raises as ``config`` does for a damaged one."""
+        return self.config if (self.path / "config.json").exists() else None
+
     def inputs(self) -> dict[str, str]:
         """What the run was held to besides its configuration, by name; empty where that is lost."""
         try:

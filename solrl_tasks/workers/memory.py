@@ -134,8 +134,9 @@ def told(error: BaseException) -> str:
 
 
 def listed(report: Mapping[str, int]) -> str:
-    """A memory report in words."""
-    return ", ".join(f"{name} {amount / 2**30:.2f} GiB" for name, amount in report.items() if amount) or "nothing"
+    """A memory report in words; what is too little to matter is left out."""
+    amounts = {name: f"{amount / 2**30:.2f}" for name, amount in report.items()}
+    return ", ".join(f"{name} {amount} GiB" for name, amount in amounts.items() if float(amount)) or "next to nothing"
 
 
 def _done(works: Callable[[int], Any], size: int) -> bool:
