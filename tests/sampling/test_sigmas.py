@@ -8,12 +8,17 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solrl_tasks.config.extensions import find_extension, list_extensions
+from solrl_tasks.config.recipe import ModelSpec
 from solrl_tasks.sampling import sigmas
 
-TABLE = json.loads((Path(__file__).parent / "tables" / "flux.json").read_text())
+TABLES = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "tables").glob("*.json")}
+"""By family: name of a grid, number of steps, levels."""
 GRIDS = {
     "linear": sigmas.linear,
     "shift 3": lambda steps: sigmas.shifted(steps, 3.0),
+    "shift 3 twice": lambda steps: sigmas.shifted_twice(steps, 3.0),
+    "flow shift 3": lambda steps: sigmas.flow(steps, 3.0),
     "dynamic 1024 tokens": lambda steps: sigmas.dynamic(steps, 1024),
     "dynamic 4096 tokens": lambda steps: sigmas.dynamic(steps, 4096),
 }
@@ -25,16 +30,35 @@ def test_every_grid_falls_strictly_from_one_to_zero(steps, shift):
     assert len(grid) == steps + 1
     assert grid[0] == pytest.approx(1.0)
     sigmas.check(grid)
+    for other in (sigmas.shifted_twice, sigmas.flow, sigmas.to_smallest):
+        assert len(other(steps, shift)) == steps + 1
+        sigmas.check(other(steps, shift))
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_the_stored_table_still_holds(name):
-    for steps, stored in TABLE[name].items():
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family, table in TABLES.items() for name in table])
+def test_the_stored_tables_still_hold(family, name):
+    for steps, stored in TABLES[family][name].items():
         assert GRIDS[name](int(steps)) == pytest.approx(stored, rel=0, abs=1e-15)
 
 
-def test_the_table_covers_every_grid():
-    assert set(TABLE) == set(GRIDS)
+def test_the_tables_cover_every_grid_and_family():
+    assert {name for table in TABLES.values() for name in table} == set(GRIDS)
+    assert set(TABLES) == set(list_extensions("family"))
+
+
+OWN = {
+    "flux": ("random:flux.1-dev", 512, "dynamic 1024 tokens"),
+    "sd3": ("random:sd3.5-large", 1024, "shift 3 twice"),
+    "sana": ("random:sana-1.6b", 1024, "flow shift 3"),
+}
+
+
+@pytest.mark.parametrize("family", TABLES)
+def test_families_walk_their_table(family):
+    source, resolution, name = OWN[family]
+    spec = ModelSpec(family=family, source=source, resolution=resolution)
+    for steps, stored in TABLES[family][name].items():
+        assert find_extension("family", family).grid_of(spec, int(steps)) == pytest.approx(stored, rel=0, abs=1e-15)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 6, 10, 28, 50])
