@@ -1,6 +1,7 @@
 """``solrl bench``: what rollouts, updates, syncs and whole iterations cost on this machine."""
 
 import importlib.metadata
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from solrl_tasks.config.recipe import LoraSpec, ModelSpec, Recipe, RewardSpec
     from solrl_tasks.tracking.summary import Summary
 
-app = typer.Typer(help="Measure what rollouts, updates, syncs and iterations cost.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 EXPERIMENT: Final = "solrl-bench"
 RANDOM_CLIP: Final = ("clipscore", {"source": "random"})
@@ -66,6 +67,14 @@ Checkpointing = Annotated[
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="File to write the report to.")]
 Mlflow = Annotated[bool, typer.Option("--mlflow", help="Log the report to MLflow, which must be there.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure what rollouts, updates, syncs and iterations cost."""
+    # Words of the libraries about prompts that are cut off would stand between the figures.
+    for library in ("TRANSFORMERS", "DIFFUSERS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
 
 
 @app.command()
@@ -385,8 +394,8 @@ def _lora(rank: int, targets: str) -> "LoraSpec":
 
 
 def _arms(text: str | None, device: "torch.device") -> tuple[str, ...]:
-    from solrl_tasks.bench.pipeline import PIPELINE
-    from solrl_tasks.bench.rollout import DEFAULT_ARMS, parse_arm, require_engines
+    from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, parse_arm
+    from solrl_tasks.bench.rollout import require_engines
     from solrl_tasks.engines.base import report_engines
 
     if text is not None:
@@ -395,10 +404,12 @@ def _arms(text: str | None, device: "torch.device") -> tuple[str, ...]:
         require_engines(arms, device)
         return arms
     engines = report_engines(device)
-    absent = {arm: e for arm in DEFAULT_ARMS if (e := parse_arm(arm).engine) != PIPELINE and not engines[e].ok}
-    for arm, engine in absent.items():
-        say(f"{arm} is left out: {engines[engine].reason}")
-    return tuple(arm for arm in DEFAULT_ARMS if arm not in absent)
+    usable = {PIPELINE, *(name for name, found in engines.items() if found.ok)}
+    for arm in DEFAULT_ARMS:
+        engine = parse_arm(arm).engine
+        if engine not in usable:
+            say(f"{arm} is left out: {engines[engine].reason}")
+    return tuple(arm for arm in DEFAULT_ARMS if parse_arm(arm).engine in usable)
 
 
 def _subject(model: "ModelSpec", lora: "LoraSpec", options: list[str] | None) -> "Subject":

@@ -1,14 +1,13 @@
 """The model's own diffusers pipeline, called as a user would call it: eager, one call a batch."""
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
+from solrl_tasks.bench.arms import PIPELINE
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.families.pipeline import PipelineFamily
-
-PIPELINE: Final = "eager-pipeline"
 
 
 class EagerPipeline:

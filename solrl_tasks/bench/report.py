@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from solrl_tasks.bench.arms import FULL, PIPELINE, PRECISE, TWO_STAGE
 from solrl_tasks.bench.flops import ModelFlops
 from solrl_tasks.config.base import Frozen
 
@@ -216,7 +217,7 @@ class RolloutReport(Frozen):
 
     def overhead(self, engine: str) -> float | None:
         """Seconds of the two-stage rollout over those of one at ``engine`` alone, full steps, less 1."""
-        both, alone = self.arm(f"{engine}-two-stage"), self.arm(f"{engine}-full")
+        both, alone = self.arm(f"{engine}{TWO_STAGE}"), self.arm(f"{engine}{FULL}")
         return both.seconds / alone.seconds - 1 if both and alone and both.seconds and alone.seconds else None
 
 
@@ -404,7 +405,7 @@ def metrics_of(report: Report) -> dict[str, float]:
         figures |= {"fixed_seconds": report.fixed_seconds, "orchestration_share": report.share}
     if isinstance(report, RolloutReport):
         for arm in report.arms:
-            for over in ("bf16-full", "eager-pipeline"):
+            for over in (f"{PRECISE}{FULL}", PIPELINE):
                 value = report.speedup(arm, over)
                 figures |= {} if value is None else {f"arms/{arm.name}/speedup_over_{over}": value}
     return figures

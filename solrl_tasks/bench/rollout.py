@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Final
 
@@ -10,9 +9,10 @@ import numpy as np
 import torch
 from pydantic import Field, JsonValue, model_validator
 
+from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, PRECISE, Plan, parse_arm
 from solrl_tasks.bench.clock import median
 from solrl_tasks.bench.environment import describe_environment
-from solrl_tasks.bench.pipeline import PIPELINE, EagerPipeline
+from solrl_tasks.bench.pipeline import EagerPipeline
 from solrl_tasks.bench.report import Arm, Complete, Memory, ModelFacts, RolloutReport, Sampling, Split
 from solrl_tasks.bench.subject import PROMPTS, Subject
 from solrl_tasks.config.base import Frozen
@@ -22,19 +22,8 @@ from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.sampling.identity import initial_noise
 from solrl_tasks.workers.jobs import RolloutJob, Work, WorkResult
+from solrl_tasks.workers.rollout import Rollout
 
-PRECISE: Final = "bf16"
-"""The engine that regenerates."""
-FULL: Final = "-full"
-TWO_STAGE: Final = "-two-stage"
-DEFAULT_ARMS: Final = (
-    PIPELINE,
-    f"{PRECISE}{FULL}",
-    f"{PRECISE}{TWO_STAGE}",
-    f"fp8{TWO_STAGE}",
-    f"fp8{FULL}",
-    f"nvfp4-emulated{TWO_STAGE}",
-)
 EXPLORATION_SEED: Final = 7
 Count = Annotated[int, Field(ge=1)]
 
@@ -71,29 +60,6 @@ class RolloutRequest(Frozen):
         for name in self.arms:
             parse_arm(name)
         return self
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An arm as its name says it: who explores at which share of the steps, and whether the kept are sampled again."""
-
-    name: str
-    engine: str
-    two_stage: bool
-
-
-def parse_arm(name: str) -> Plan:
-    """What an arm's name means.
-
-    Raises:
-        ValueError: it means nothing.
-    """
-    if name == PIPELINE:
-        return Plan(name, PIPELINE, False)
-    for ending, two_stage in ((FULL, False), (TWO_STAGE, True)):
-        if name.endswith(ending) and len(name) > len(ending):
-            return Plan(name, name.removesuffix(ending), two_stage)
-    raise ValueError(f"unknown arm {name!r}: there is {PIPELINE}, ENGINE{FULL} and ENGINE{TWO_STAGE}")
 
 
 def require_engines(arms: Sequence[str], device: torch.device) -> None:
@@ -191,7 +157,7 @@ class RolloutBench:
         one = self._clock.wall(partial(self._roll, job, _works(job, 1)))[0]
         many = self._clock.wall(partial(self._roll, job, _works(job, timed)))[0]
         memory = self._memory()
-        alone = self._denoiser(name, job)
+        alone = self._denoiser(job)
         record = self.subject.engine(name).record()
         return Sampling(
             engine=name,
@@ -237,23 +203,12 @@ class RolloutBench:
             memory=memory,
         )
 
-    @torch.no_grad()
-    def _denoiser(self, name: str, job: RolloutJob) -> Callable[[], object]:
-        """One chunk from noise to latents and nothing else, as the device does it; noise and prompt are in place."""
-        family, module = self._device.family, self.subject.engine(name).module
-        conditioning = self.subject.conditioning.take([0] * job.chunk)
-        noise = initial_noise(job.seeds(0, range(job.chunk)), family.latent_shape).to(self._device.device)
-        sampler, sigmas = build("sampler", job.sampler, {}), family.sigmas(job.steps)
-
-        def velocity(x: torch.Tensor, sigma: float) -> torch.Tensor:
-            return family.velocity(module, x, sigma, conditioning)
-
-        @torch.no_grad()
-        def run() -> None:
-            sampler.sample(velocity, noise, sigmas)
-
-        run()
-        return run
+    def _denoiser(self, job: RolloutJob) -> Callable[[], object]:
+        """One chunk from noise to latents and nothing else, by the device's own stage; the noise is in place."""
+        stages, (work,) = Rollout(self._device.resident, job), _works(job, 1)
+        noise = stages.draw(work)
+        stages.sample(work, noise)
+        return partial(stages.sample, work, noise)
 
     def _swap(self, engine: str) -> None:
         """Bring an engine to the arm's LoRA, timing the swap: the first sync, which fills every layer, goes before."""
@@ -281,6 +236,7 @@ class RolloutBench:
             exploration_seed=EXPLORATION_SEED,
             rewards=(self.request.reward,),
             chunk=chunk,
+            rows=(0,),
         )
 
     def _roll(self, job: RolloutJob, blocks: Sequence[Work]) -> list[WorkResult]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from solrl_tasks.bench.arms import FULL, PIPELINE, PRECISE
 from solrl_tasks.bench.ceiling import (
     IDEAL_FACTORS,
     RolloutShape,
@@ -14,7 +15,6 @@ from solrl_tasks.bench.ceiling import (
     step_speedup,
 )
 from solrl_tasks.bench.peaks import Peak, Precision, find_peaks, precision_of
-from solrl_tasks.bench.pipeline import PIPELINE
 from solrl_tasks.bench.report import (
     Arm,
     CeilingReport,
@@ -138,7 +138,7 @@ def _arm_row(report: RolloutReport, arm: Arm) -> tuple[str, ...]:
     return (
         arm.name,
         f"{arm.seconds:.2f}" + (" (scaled)" if arm.scaled else ""),
-        _number(report.speedup(arm, "bf16-full"), 2),
+        _number(report.speedup(arm, f"{PRECISE}{FULL}"), 2),
         _number(report.speedup(arm, PIPELINE), 2),
         _number(arm.images_per_second, 2),
         _number(needed / _GIB if needed is not None else None, 1),
@@ -192,7 +192,7 @@ def _rollout_notes(report: RolloutReport, shape: RolloutShape) -> Iterator[str]:
     )
     for engine in dict.fromkeys(sampling.engine for sampling in report.samplings.values()):
         overhead = report.overhead(engine)
-        if overhead is not None:
+        if overhead is not None and engine != PRECISE:
             yield f"Two stages cost {100 * overhead:+.1f} % over {engine} alone at full steps."
     if any(arm.scaled and arm.seconds for arm in report.arms):
         timed = max(sampling.chunks for sampling in report.samplings.values())
