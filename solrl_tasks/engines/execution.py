@@ -46,7 +46,9 @@ def resolve_execution(options: Frozen, device_class: str) -> Execution:
     return choice
 
 
-def compile_regions(twin: nn.Module, layers: Iterable[str], engine: str, backend: Backend) -> int:
+def compile_regions(
+    twin: nn.Module, layers: Iterable[str], engine: str, backend: Backend, fullgraph: bool = True
+) -> int:
     """Have every region of a twin compiled when it first runs; returns how many regions there are.
 
     Regions of one class share their graphs, and share them with no other engine: torch keeps graphs by code object
@@ -56,6 +58,8 @@ def compile_regions(twin: nn.Module, layers: Iterable[str], engine: str, backend
     Args:
         layers: dotted paths of the engine's own layers; a region is a block that holds some.
         backend: of ``torch.compile``.
+        fullgraph: a region is one graph, and what cannot be traced an error; else there may be breaks, and eager code
+            between graphs.
     """
     compiled: dict[type[nn.Module], Callable[..., Any]] = {}
     regions = find_regions(twin, set(layers))
@@ -63,7 +67,8 @@ def compile_regions(twin: nn.Module, layers: Iterable[str], engine: str, backend
         kind = type(region)
         if kind not in compiled:
             entry = _entry(f"{engine}_{kind.__name__}".replace("-", "_"))
-            compiled[kind] = torch.compile(entry, fullgraph=True, dynamic=False, backend=backend)
+            whole = torch.compile(entry, fullgraph=fullgraph, dynamic=False, backend=backend)
+            compiled[kind] = whole if fullgraph else functools.partial(_refusing_retreat, whole)
         region.forward = functools.partial(_run, compiled[kind], region, engine)
     return len(regions)
 
@@ -91,6 +96,12 @@ def _inside_list(twin: nn.Module, path: str) -> bool:
 
 def _forward(forward: Callable[..., Any], region: nn.Module, *arguments: Any, **named: Any) -> Any:
     return forward(region, *arguments, **named)
+
+
+def _refusing_retreat(compiled: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """With breaks allowed, torch would run what has too many shapes eagerly, and say so in a log only."""
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        return compiled(*arguments, **named)
 
 
 def _entry(name: str) -> Callable[..., Any]:
