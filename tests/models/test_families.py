@@ -169,6 +169,18 @@ def test_guidance_is_the_formula(name):
 
 
 @EACH
+def test_another_guidance_is_another_view_of_the_same_networks(name):
+    plain, guided = load(tiny_spec(name)), load(tiny_spec(name, **GUIDED, guidance=3.5))
+    viewed = load(tiny_spec(name, **GUIDED, guidance=3.5)).with_guidance(1.0, 1.0)
+    x = initial_noise([1, 2], plain.latent_shape)
+    for one, two in ((viewed, plain), (viewed.with_guidance(3.5, 3.0), guided)):
+        assert one.negative_prompt == two.negative_prompt
+        ours, theirs = (f.velocity(f.transformer, x, 0.6, f.encode(PROMPTS)) for f in (one, two))
+        assert torch.equal(ours, theirs)
+    assert viewed.with_guidance(2.0, 2.0).transformer is viewed.transformer
+
+
+@EACH
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(name):
     low, exact = load(tiny_spec(name, dtype="bfloat16")), load(tiny_spec(name, dtype="float32"))
     assert {p.dtype for p in low.transformer.parameters()} == {torch.bfloat16}

@@ -161,6 +161,10 @@ class Family(Protocol):
         """
         ...
 
+    def with_guidance(self, guidance: float, guidance_scale: float) -> Self:
+        """The same networks under another guidance: what it encodes and predicts follows that one."""
+        ...
+
     def sigmas(self, steps: int) -> list[float]:
         """The family's grid of ``steps`` + 1 noise levels, from 1 to 0."""
         ...

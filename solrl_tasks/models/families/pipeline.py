@@ -1,5 +1,6 @@
 """What the families of diffusers pipelines have in common."""
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -53,10 +54,9 @@ class PipelineFamily:
         Args:
             pipeline: without text encoders; its networks are frozen and on ``device``.
         """
-        self.spec = spec
+        self._guide(spec)
         self.device = device
         self.compute_dtype = chosen.transformer
-        self.negative_prompt = None if spec.guidance_scale == 1.0 else spec.negative_prompt
         self.transformer: nn.Module = pipeline.transformer
         self.latent_shape = self.latent_shape_of(spec)
         self._pipeline = pipeline
@@ -190,6 +190,16 @@ class PipelineFamily:
         levels = torch.as_tensor(sigma, dtype=torch.float32, device=x.device).expand(len(x))
         predict: Callable[[Tensor, Tensor, Conditioning], Tensor] = partial(self._predict, module)
         return guided(predict, x, levels, conditioning, self.spec.guidance_scale)
+
+    def with_guidance(self, guidance: float, guidance_scale: float) -> Self:
+        """See ``Family``. Nothing is copied."""
+        other = copy.copy(self)
+        other._guide(self.spec.model_copy(update={"guidance": guidance, "guidance_scale": guidance_scale}))
+        return other
+
+    def _guide(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.negative_prompt = None if spec.guidance_scale == 1.0 else spec.negative_prompt
 
     def decode(self, x0: Tensor) -> Decoded:
         """See ``Family.decode``."""
