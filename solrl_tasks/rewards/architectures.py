@@ -34,7 +34,7 @@ def _blip(vision: tuple[int, int, int, int], text: tuple[int, int, int, int], im
         }  # fmt: skip
 
     return {
-        "model_type": "imagereward",
+        "model_type": "blip",
         "vision_config": {**tower(*vision), "image_size": image, "patch_size": patch, "layer_norm_eps": 1e-6},
         "text_config": {
             **tower(*text), "encoder_hidden_size": vision[0], "vocab_size": 30524, "max_position_embeddings": 512,

@@ -228,11 +228,25 @@ def _write(
     with atomic.publish_folder(folder) as temporary:
         # Parts of one tensor share its memory, which the format does not know.
         save_file({name: tensor.clone() for name, tensor in tensors.items()}, temporary / WEIGHTS, metadata)
+        _order_metadata(temporary / WEIGHTS)
         (temporary / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (temporary / RECORD).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
         for name in TOKENIZER_FILES if tokenizer is not None else ():
             if tokenizer is not None and (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, temporary / name)
+
+
+def _order_metadata(path: Path) -> None:
+    """Sort the entries of the metadata in place: the library writes them in an order that changes from run to run."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
+        if len(ordered) != length:
+            raise AssertionError(f"the header of {path} is written in another way than expected")
+        file.seek(8)
+        file.write(ordered)
 
 
 def _sha256(path: Path) -> str:

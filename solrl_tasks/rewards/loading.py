@@ -32,7 +32,8 @@ def skeleton(build: Build, config: dict[str, Any]) -> nn.Module:
     try:
         with torch.device("meta"):
             return build(config).eval().requires_grad_(False)
-    except (TypeError, ValueError, KeyError) as error:
+    except Exception as error:
+        # Libraries check configurations each in their own way.
         raise RewardError(f"its configuration cannot be used: {type(error).__name__}: {error}") from error
 
 

@@ -134,7 +134,8 @@ def fetch_tokenizer(place: Hub | Folder) -> Path:
     Raises:
         RewardError: it is neither there nor to be had.
     """
-    folder = fetch(place, TOKENIZER_FILES, "tokenizer")
+    # Old tokenizers do not say what they are: the configuration of their model does.
+    folder = fetch(place, (*TOKENIZER_FILES, CONFIG), "tokenizer")
     if not has_tokenizer(folder):
         raise RewardError(f"{folder} holds no vocabulary (one of {', '.join(VOCABULARIES)})")
     return folder
