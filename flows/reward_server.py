@@ -1,0 +1,201 @@
+"""A reward behind HTTP, for ``remote``: the reference server of the protocol in ``solrl_tasks.rewards.protocol``."""
+
+import hmac
+import json
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from flows.errors import UserError
+from solrl_tasks.rewards.base import NamedReward, RewardError
+from solrl_tasks.rewards.endpoint import is_loopback, shortened
+from solrl_tasks.rewards.protocol import (
+    HEALTH_PATH,
+    IDENTITY_PATH,
+    PROTOCOL,
+    SCORE_PATH,
+    ScoreRequest,
+    bound,
+    decode_image,
+)
+from solrl_tasks.rewards.scoring import Scores, score
+
+RETRY_SECONDS: Final = "1"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request, and all together, may ask for.
+
+    Attributes:
+        batch: images of a request.
+        body: bytes of a request.
+        waiting: requests at a time, one of which is scored; the others wait, and more are told to come again.
+    """
+
+    batch: int = 64
+    body: int = 64 * 2**20
+    waiting: int = 8
+
+
+class RewardApp:
+    """The routes of one reward.
+
+    Args:
+        reward: set up; it is called by one thread at a time.
+        token: that clients must bring; None lets everyone in, which is for loopback only.
+        limits: of requests.
+    """
+
+    def __init__(self, reward: NamedReward, token: str | None, limits: Limits) -> None:
+        self.reward, self.limits = reward, limits
+        self._token = None if token is None else token.encode()
+        self._scoring = threading.Lock()
+        self._present = threading.Semaphore(limits.waiting)
+        self.app = Starlette(
+            routes=[
+                Route(HEALTH_PATH, self.health, methods=["GET"]),
+                Route(IDENTITY_PATH, self.identity, methods=["GET"]),
+                Route(SCORE_PATH, self.score, methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: _refuse},
+        )
+
+    async def health(self, _: Request) -> Response:
+        """That the server is there; needs no token and tells nothing else."""
+        return JSONResponse({"status": "ok"})
+
+    async def identity(self, request: Request) -> Response:
+        """Which reward answers here."""
+        self._authorise(request)
+        return JSONResponse({**self._named(), "range": [bound(value) for value in self.reward.range]})
+
+    async def score(self, request: Request) -> Response:
+        """Scores of the images of a request."""
+        self._authorise(request)
+        if not self._present.acquire(blocking=False):
+            raise HTTPException(503, "too many requests at a time: come again", {"Retry-After": RETRY_SECONDS})
+        try:
+            asked = self._parsed(await self._body(request))
+            scores = await run_in_threadpool(self._scored, asked)
+        except RewardError as error:
+            return JSONResponse({"error": str(error), "retry": False}, 500)
+        finally:
+            self._present.release()
+        values = [bound(value) for value in scores.values.astype(float).tolist()]
+        return JSONResponse({**self._named(), "scores": values, "failures": _texts(scores)})
+
+    def _named(self) -> dict[str, Any]:
+        return {"protocol": PROTOCOL, "reward": self.reward.name, "version": self.reward.version}
+
+    def _authorise(self, request: Request) -> None:
+        if self._token is None:
+            return
+        scheme, _, brought = request.headers.get("authorization", "").partition(" ")
+        # In constant time, so that a wrong token does not tell how much of it was right.
+        right = hmac.compare_digest(brought.strip().encode(), self._token)
+        if scheme.lower() != "bearer" or not right:
+            raise HTTPException(401, "no token, or a wrong one", {"WWW-Authenticate": "Bearer"})
+
+    async def _body(self, request: Request) -> bytes:
+        # A page in a browser can post to a local port without being asked, but not as JSON.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "the content type must be application/json")
+        too_large = HTTPException(413, f"a request may have {self.limits.body} bytes")
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self.limits.body:
+            raise too_large
+        body = bytearray()
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > self.limits.body:
+                    raise too_large
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the client went away") from error
+        return bytes(body)
+
+    def _parsed(self, body: bytes) -> ScoreRequest:
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, f"the request is no JSON: {shortened(str(error))}") from error
+        if isinstance(found, dict) and found.get("protocol", PROTOCOL) != PROTOCOL:
+            raise HTTPException(400, f"protocol {found['protocol']!r} is not spoken here: {PROTOCOL} is")
+        try:
+            asked = ScoreRequest.model_validate(found)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise HTTPException(400, f"the request is malformed: {shortened(faults)}") from error
+        if asked.reward != self.reward.name:
+            raise HTTPException(404, f"the reward {asked.reward!r} is not here: {self.reward.name!r} is")
+        if asked.version not in (None, self.reward.version):
+            here = self.reward.version
+            raise HTTPException(409, f"version {asked.version!r} is asked for, but here is version {here!r}")
+        if len(asked.images) > self.limits.batch:
+            raise HTTPException(413, f"a request may have {self.limits.batch} images, found {len(asked.images)}")
+        return asked
+
+    def _scored(self, asked: ScoreRequest) -> Scores:
+        images = []
+        for index, text in enumerate(asked.images):
+            try:
+                images.append(decode_image(text))
+            except ValueError as error:
+                raise HTTPException(400, f"images[{index}]: {error}") from error
+        if len({image.shape for image in images}) > 1:
+            raise HTTPException(400, "the images of a request must be of one size")
+        with self._scoring:
+            return score(self.reward, np.stack(images), asked.prompts, asked.metadata)
+
+
+def serve(reward: NamedReward, host: str, port: int, token: str | None, limits: Limits) -> None:
+    """Serve a reward until the process is told to stop.
+
+    Raises:
+        UserError: the address is open to others and there is no token, or it cannot be had.
+    """
+    require_token(host, token)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UserError(f"{host}:{port} cannot be listened on: {error}: name another with --host or --port") from error
+    app = RewardApp(reward, token, limits).app
+    # No access log: requests are many, and what is in their headers is nobody's business.
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def require_token(host: str, token: str | None) -> None:
+    """Refuse to be open to other machines without a token.
+
+    Raises:
+        UserError: there is none.
+    """
+    if token is None and not is_loopback(host):
+        raise UserError(
+            f"--host {host} can be reached from other machines, and there is no token: put one into an environment "
+            "variable and name it with --token-env, or stay on 127.0.0.1"
+        )
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+def _texts(scores: Scores) -> dict[str, str]:
+    return {str(row): shortened(reason) for row, reason in scores.reasons.items()}

@@ -1,0 +1,241 @@
+"""JSON over HTTP to a scorer: what may be asked, how long one waits, what is tried again, and what is not."""
+
+import contextlib
+import ipaddress
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import Field, JsonValue, model_validator
+
+from solrl_tasks.config.base import Frozen
+from solrl_tasks.rewards.base import RewardError
+
+LONGEST_PAUSE: Final = 30.0
+"""Seconds between two attempts at most."""
+LARGEST_ANSWER: Final = 16 * 2**20
+"""Bytes: an answer is numbers and words."""
+_SHOWN: Final = 300
+_PASSING: Final = frozenset({408, 425, 429})
+"""Client errors that another attempt may be spared; so may every 5xx."""
+
+T = TypeVar("T")
+
+
+class EndpointOptions(Frozen):
+    """Where a scorer listens and how it is talked to; none of this changes a score.
+
+    ``token_env`` names the environment variable with the bearer token. ``retries`` come after the first attempt, each
+    after a random pause of up to ``backoff`` seconds, doubled every time. Where ``required`` is false, images are left
+    without a score when all attempts have failed; else the run stops. ``insecure`` allows http to other machines.
+    """
+
+    url: str
+    token_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    timeout: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    retries: Annotated[int, Field(ge=0, le=20)] = 4
+    backoff: Annotated[float, Field(ge=0, le=60)] = 0.5
+    required: bool = True
+    insecure: bool = False
+
+    @model_validator(mode="after")
+    def _url_is_fit(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url {self.url!r} must begin with https:// or http:// and name a host")
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            raise ValueError(
+                "url must hold neither a user, a password nor a query, which would stand in recipes and logs: give the "
+                "token by token_env"
+            )
+        if parts.scheme == "http" and not is_loopback(parts.hostname) and not self.insecure:
+            raise ValueError(
+                f"url {self.url!r} would send images and token unencrypted to another machine: use https, or set "
+                "insecure: true if the network between is trusted"
+            )
+        return self
+
+
+class UnavailableError(RuntimeError):
+    """A scorer that did not answer as it should, however often it was asked."""
+
+
+class _Fault(Exception):
+    """One attempt that failed and may be made again, after ``pause`` seconds if the server says so."""
+
+    def __init__(self, reason: str, pause: float | None = None) -> None:
+        super().__init__(reason)
+        self.pause = pause
+
+
+class Endpoint:
+    """A scorer at a URL. May be used from several threads.
+
+    Args:
+        options: where and how.
+        name: of the reward, for messages.
+    """
+
+    def __init__(self, options: EndpointOptions, name: str) -> None:
+        self.options, self.name = options, name
+        loopback = is_loopback(urlsplit(options.url).hostname or "")
+        # A proxy of the environment has no business between two processes of one machine.
+        self._client = httpx.Client(trust_env=not loopback, follow_redirects=False)
+        # Its own source of chance: jitter must not touch that of anything which is to be repeatable.
+        self._chance = random.Random()
+
+    def close(self) -> None:
+        """Close the connections; the next request opens others."""
+        self._client.close()
+        self._client = httpx.Client(trust_env=self._client.trust_env, follow_redirects=False)
+
+    def ask(self, path: str, body: JsonValue, read: Callable[[Any], T]) -> T:
+        """Send JSON (or GET, if there is none) and read the JSON that comes back.
+
+        Args:
+            path: behind the URL, such as ``/v1/score``.
+            body: what is posted; None asks by GET.
+            read: makes what is wanted of the answer; a ``ValueError`` says that the answer is malformed.
+
+        Raises:
+            UnavailableError: every attempt failed by no answer in time, a broken connection, a 5xx, 408 or 429, or an
+                answer that is malformed.
+            RewardError: the request was refused, or the token is missing: asking again would not help.
+        """
+        faults: list[str] = []
+        for attempt in range(self.options.retries + 1):
+            try:
+                return self._attempt(path, body, read)
+            except _Fault as fault:
+                faults.append(str(fault))
+                if attempt < self.options.retries:
+                    time.sleep(self._pause(attempt, fault.pause))
+        raise UnavailableError(f"{self.options.url}{path} failed {len(faults)} times, at last: {faults[-1]}")
+
+    def unanswered(self, error: UnavailableError) -> str:
+        """Why images have no score, where the scorer is not required.
+
+        Raises:
+            RewardError: it is.
+        """
+        if self.options.required:
+            raise RewardError(
+                f"reward {self.name!r} is required, but {error}: see to its server and start the run again, which goes "
+                "on where it stopped"
+            ) from error
+        return str(error)
+
+    def _pause(self, attempt: int, asked: float | None) -> float:
+        """Seconds before the next attempt: at least what the server asked for, and a random part of the back-off."""
+        ceiling = min(LONGEST_PAUSE, self.options.backoff * 2.0**attempt)
+        return min(LONGEST_PAUSE, (asked or 0.0) + self._chance.uniform(0.0, ceiling))
+
+    def _attempt(self, path: str, body: JsonValue, read: Callable[[Any], T]) -> T:
+        status, headers, content = self._exchange(path, body)
+        if status != httpx.codes.OK:
+            self._refused(path, status, headers, content)
+        try:
+            return read(json.loads(content))
+        except (ValueError, RecursionError) as error:
+            raise _Fault(f"its answer is malformed: {shortened(str(error))}") from error
+
+    def _exchange(self, path: str, body: JsonValue) -> tuple[int, httpx.Headers, bytes]:
+        """Status, headers and content, all within the time limit."""
+        limit = self.options.timeout
+        deadline = time.monotonic() + limit
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json", **_authorisation(self.options.token_env, self.name)}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        received = bytearray()
+        with _faults_of_transport(limit):
+            method = "GET" if content is None else "POST"
+            request = self._client.build_request(
+                method, self.options.url.rstrip("/") + path, content=content, headers=headers, timeout=limit
+            )
+            answer = self._client.send(request, stream=True)
+            try:
+                for piece in answer.iter_bytes():
+                    received += piece
+                    if len(received) > LARGEST_ANSWER:
+                        raise RewardError(f"reward {self.name!r}: {self.options.url}{path} answers without end")
+                    # The limit of httpx is on each wait, which a server that drips never reaches.
+                    if time.monotonic() > deadline:
+                        raise _Fault(f"no whole answer within {limit:g} s")
+            finally:
+                answer.close()
+        return answer.status_code, answer.headers, bytes(received)
+
+    def _refused(self, path: str, status: int, headers: httpx.Headers, content: bytes) -> None:
+        reason, final = _reason(content)
+        text = f"status {status}: {reason}" if reason else f"status {status}"
+        if not final and (status >= 500 or status in _PASSING):
+            raise _Fault(text, _retry_after(headers))
+        hint = {
+            401: "; set the environment variable that the option token_env names to the server's token",
+            403: "; the token may not be used for this",
+            404: "; check url and the name of the reward",
+            413: "; lower the option batch",
+        }.get(status, "")
+        raise RewardError(f"reward {self.name!r}: {self.options.url}{path} refused the request: {text}{hint}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine for itself only."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
+
+
+def shortened(text: str) -> str:
+    """A text of others, on one line and not too long for a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
+
+
+def _authorisation(token_env: str | None, name: str) -> dict[str, str]:
+    if token_env is None:
+        return {}
+    token = os.environ.get(token_env, "")
+    if not token:
+        raise RewardError(f"reward {name!r}: the environment variable {token_env} is not set: it is to hold the token")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise RewardError(f"reward {name!r}: what {token_env} holds is no token: it has blanks or unusual characters")
+    return {"Authorization": f"Bearer {token}"}
+
+
+@contextlib.contextmanager
+def _faults_of_transport(limit: float) -> Iterator[None]:
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise _Fault(f"no answer within {limit:g} s ({type(error).__name__})") from error
+    except httpx.TransportError as error:
+        raise _Fault(f"{type(error).__name__}: {error}") from error
+    except httpx.DecodingError as error:
+        raise _Fault(f"its answer cannot be decoded: {error}") from error
+
+
+def _reason(content: bytes) -> tuple[str, bool]:
+    """What a refusal says, and whether it says that asking again is of no use."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return shortened(content.decode("utf-8", "replace")), False
+    if not isinstance(body, dict):
+        return shortened(str(body)), False
+    error = body.get("error", body.get("detail", ""))
+    if isinstance(error, dict):
+        error = error.get("message", error)
+    return shortened(str(error)), body.get("retry") is False
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    with contextlib.suppress(ValueError, KeyError):
+        return max(0.0, float(headers["Retry-After"]))
+    return None
