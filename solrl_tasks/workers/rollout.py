@@ -51,7 +51,7 @@ class Rollout:
             return None
         noise = initial_noise(self._job.seeds(work.row, work.candidates), self._resident.family.latent_shape)
         if self._engine.static_shapes and len(noise) < self._job.chunk:
-            # A repeated row changes no maximum over the batch, which scales of quantised inputs are made of.
+            # Scales of quantised inputs are maxima over the batch: a repeated row brings none of its own.
             noise = torch.cat([noise, noise[-1:].expand(self._job.chunk - len(noise), *noise.shape[1:])])
         return noise.pin_memory() if self._device.type == "cuda" else noise
 

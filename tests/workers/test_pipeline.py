@@ -1,0 +1,200 @@
+"""Overlapped blocks: the same results in the same order, the same errors at the same place, and honest seconds."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from solrl_tasks.workers.jobs import Work, WorkResult
+from solrl_tasks.workers.pipeline import HostLane, in_turn, overlapped
+
+
+class Broken(Exception):
+    """What goes wrong in a test."""
+
+
+class Recorded:
+    """Stages that do nothing but say when, and fail where they are told to."""
+
+    def __init__(self, fail=(), pauses=None):
+        self.fail = fail
+        self.pauses = pauses or {}
+        self.events = []
+        self.spans = []
+        self.threads = set()
+        self._one = threading.Lock()
+
+    def _do(self, what, work):
+        began = time.perf_counter()
+        time.sleep(self.pauses.get(what, 0.0))
+        with self._one:
+            self.events.append((what, work.token))
+            if what != "prepare":
+                self.spans.append((began, time.perf_counter()))
+        if (what, work.token) in self.fail:
+            raise Broken(f"{what} {work.token}")
+
+    def prepare(self, work):
+        self._do("prepare", work)
+
+    def draw(self, work):
+        self._do("draw", work)
+        return torch.tensor([work.token]) if work.needs_sampling else None
+
+    def sample(self, work, noise):
+        assert work.needs_sampling == (noise is not None)
+        self._do("sample", work)
+        return None if noise is None else noise * 10
+
+    def finish(self, work, latents):
+        self.threads.add(threading.current_thread())
+        self._do("finish", work)
+        return WorkResult(work, latents, None, {}, ())
+
+    def busy(self):
+        """Seconds in which something was being done: the union of all spans."""
+        total, until = 0.0, float("-inf")
+        for began, ended in sorted(self.spans):
+            total += max(0.0, ended - max(began, until))
+            until = max(until, ended)
+        return total
+
+
+def works(count, **given):
+    return [Work(token, 0, (0,), (), **given) for token in range(count)]
+
+
+def run(stages, blocks, overlap=True):
+    return overlapped(stages, blocks, HostLane()) if overlap else in_turn(stages, blocks)
+
+
+def outcome(stages, blocks, overlap):
+    """Tokens and values as they came, and the error that ended them."""
+    found = []
+    try:
+        for result in run(stages, blocks, overlap):
+            found.append((result.work.token, None if result.latents is None else result.latents.item()))
+    except Broken as error:
+        found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_results_come_in_the_order_of_blocks(count):
+    assert outcome(Recorded(), works(count), True) == [(n, 10 * n) for n in range(count)]
+    assert outcome(Recorded(), works(count), False) == [(n, 10 * n) for n in range(count)]
+
+
+@pytest.mark.parametrize("what", ["prepare", "draw", "sample", "finish"])
+@pytest.mark.parametrize("where", [0, 1, 3])
+def test_an_error_is_raised_after_the_results_before_it(what, where):
+    expected = [(n, 10 * n) for n in range(where)] + [f"{what} {where}"]
+    for overlap in (True, False):
+        assert outcome(Recorded({(what, where)}), works(4), overlap) == expected
+
+
+def test_of_two_errors_the_one_of_the_earlier_block_counts():
+    stages = Recorded({("finish", 1), ("sample", 2)})
+    assert outcome(stages, works(4), True) == [(0, 0), "finish 1"]
+
+
+@pytest.mark.parametrize("where", [0, 1, 3])
+def test_an_error_of_asking_for_blocks_comes_after_the_results_of_those_given(where):
+    def given():
+        yield from works(where)
+        raise Broken("no more")
+
+    for overlap in (True, False):
+        assert outcome(Recorded(), given(), overlap) == [*[(n, 10 * n) for n in range(where)], "no more"]
+
+
+def test_a_block_is_sampled_while_the_one_before_is_finished_and_its_noise_is_there_by_then():
+    stages = Recorded()
+    meeting = threading.Barrier(2, timeout=20)
+
+    def meet(work, token):
+        if work.token == token:
+            meeting.wait()
+
+    sample, finish = stages.sample, stages.finish
+    stages.sample = lambda work, noise: (meet(work, 1), sample(work, noise))[1]
+    stages.finish = lambda work, latents: (meet(work, 0), finish(work, latents))[1]
+    assert [result.work.token for result in run(stages, works(3))] == [0, 1, 2]
+    assert stages.events.index(("draw", 1)) < stages.events.index(("finish", 0))
+    assert stages.events.index(("draw", 2)) < stages.events.index(("finish", 1))
+    assert threading.main_thread() not in stages.threads
+
+
+def test_no_more_than_one_block_is_ahead_of_those_taken():
+    stages = Recorded()
+    results = run(stages, works(9))
+    for taken in range(5):
+        assert next(results).work.token == taken
+        sampled = {token for what, token in stages.events if what == "sample"}
+        assert len(sampled) == taken + 2
+    results.close()
+
+
+def test_one_after_the_other_looks_at_no_block_before_the_one_before_it_is_taken():
+    stages = Recorded()
+    results = run(stages, works(3), overlap=False)
+    next(results)
+    assert {token for _, token in stages.events} == {0}
+    next(results)
+    assert [what for what, token in stages.events if token == 1] == ["prepare", "draw", "sample", "finish"]
+    assert stages.threads == {threading.main_thread()}
+
+
+def test_the_first_sampled_block_has_the_device_to_itself():
+    stages = Recorded(pauses={"finish": 0.05})
+    blocks = [*works(1, latents=torch.zeros(1)), *[Work(n, 0, (0,), ()) for n in (1, 2)]]
+    assert [result.work.token for result in run(stages, blocks)] == [0, 1, 2]
+    assert stages.events.index(("finish", 0)) < stages.events.index(("sample", 1))
+    assert stages.events.index(("sample", 2)) < stages.events.index(("finish", 1))
+
+
+@pytest.mark.parametrize("how", ["close", "throw", "collect", "error"])
+def test_a_rollout_that_ends_early_leaves_nothing_running(how):
+    before = set(threading.enumerate())
+    stages = Recorded({("finish", 1)} if how == "error" else (), pauses={"finish": 0.05})
+    lane, settled = HostLane(), []
+    lane.settle = lambda: settled.append(True)
+    results = overlapped(stages, works(5), lane)
+    next(results)
+    if how == "close":
+        results.close()
+    elif how == "collect":
+        del results
+    elif how == "throw":
+        with pytest.raises(KeyboardInterrupt):
+            results.throw(KeyboardInterrupt())
+    else:
+        with pytest.raises(Broken):
+            next(results)
+    assert set(threading.enumerate()) == before and settled == [True]
+    done = list(stages.events)
+    time.sleep(0.1)
+    assert stages.events == done
+
+
+@pytest.mark.parametrize("pauses", [{"sample": 0.02, "finish": 0.01}, {"sample": 0.01, "finish": 0.03}], ids=str)
+@pytest.mark.parametrize("taking", [0.0, 0.05])
+def test_seconds_add_up_to_the_time_in_which_something_was_done(pauses, taking):
+    for overlap in (True, False):
+        stages = Recorded(pauses=pauses)
+        started = time.perf_counter()
+        seconds = []
+        for result in run(stages, works(5), overlap):
+            seconds.append(result.seconds)
+            time.sleep(taking)
+        elapsed = time.perf_counter() - started
+        assert all(s > 0 for s in seconds)
+        # Waiting for whoever takes the results, five times 0.05 s, would be far outside.
+        assert stages.busy() - 0.005 <= sum(seconds) <= stages.busy() + 0.08
+        assert sum(seconds) <= elapsed
+
+
+def test_loading_is_not_charged_to_a_block():
+    (result,) = run(Recorded(pauses={"prepare": 0.2}), works(1))
+    assert result.seconds < 0.1
