@@ -5,6 +5,7 @@ import ipaddress
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -83,16 +84,17 @@ class Endpoint:
 
     def __init__(self, options: EndpointOptions, name: str) -> None:
         self.options, self.name = options, name
-        loopback = is_loopback(urlsplit(options.url).hostname or "")
-        # A proxy of the environment has no business between two processes of one machine.
-        self._client = httpx.Client(trust_env=not loopback, follow_redirects=False)
+        self._client: httpx.Client | None = None
+        self._lock = threading.Lock()
         # Its own source of chance: jitter must not touch that of anything which is to be repeatable.
         self._chance = random.Random()
 
     def close(self) -> None:
         """Close the connections; the next request opens others."""
-        self._client.close()
-        self._client = httpx.Client(trust_env=self._client.trust_env, follow_redirects=False)
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def ask(self, path: str, body: JsonValue, read: Callable[[Any], T]) -> T:
         """Send JSON (or GET, if there is none) and read the JSON that comes back.
@@ -155,10 +157,11 @@ class Endpoint:
         received = bytearray()
         with _faults_of_transport(limit):
             method = "GET" if content is None else "POST"
-            request = self._client.build_request(
+            client = self._connected()
+            request = client.build_request(
                 method, self.options.url.rstrip("/") + path, content=content, headers=headers, timeout=limit
             )
-            answer = self._client.send(request, stream=True)
+            answer = client.send(request, stream=True)
             try:
                 for piece in answer.iter_bytes():
                     received += piece
@@ -170,6 +173,14 @@ class Endpoint:
             finally:
                 answer.close()
         return answer.status_code, answer.headers, bytes(received)
+
+    def _connected(self) -> httpx.Client:
+        with self._lock:
+            if self._client is None:
+                # A proxy of the environment has no business between two processes of one machine.
+                loopback = is_loopback(urlsplit(self.options.url).hostname or "")
+                self._client = httpx.Client(trust_env=not loopback, follow_redirects=False)
+            return self._client
 
     def _refused(self, path: str, status: int, headers: httpx.Headers, content: bytes) -> None:
         reason, final = _reason(content)
