@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List reward pools, show one, or remove what nothing refers to.", invoke_without_command=True)
 SHORT = 12
+SHOWN_FAILURES = 10
 
 
 @app.callback()
@@ -70,6 +71,43 @@ def show(
 
 
 @app.command()
+def rescore(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(help="Key of the pool, or its beginning.")],
+    reward: Annotated[str, typer.Option("--reward", help="Reward by name, or module:function.")],
+    options: Annotated[str | None, typer.Option("--options", help="Its options, JSON.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Name in the pool, where a recipe has such.")] = None,
+    home: Home = None,
+) -> None:
+    """Add a reward to a pool from the images that it keeps, without sampling anything."""
+    from solrl_tasks.config.recipe import ModelSpec, RewardSpec
+    from solrl_tasks.stages.rescore import rescore as score_again
+    from solrl_tasks.store.pool import Pool
+    from solrl_tasks.workers.inline import InlineWorker
+    from solrl_tasks.workers.numerics import default_device
+
+    store = open_store(home or context.obj)
+    pool = Pool.load(store, _find(store, key).key)
+    spec = RewardSpec(name=label or reward, use=reward if label else None, options=_parse_options(options))
+    device = default_device()
+    with console.status(f"scoring {spec.name}") as status:
+
+        def told(done: int, total: int) -> None:
+            status.update(f"{spec.name}: {done} of {total} blocks")
+
+        done = score_again(pool, spec, InlineWorker(ModelSpec(), device), device, told)
+    before = done.total - done.scored
+    say(
+        f"{done.reward}: {done.scored} blocks of pool {pool.key[:SHORT]} scored in {done.seconds:.1f} device-seconds, "
+        f"{before} were there before; nothing was sampled"
+    )
+    if done.unexplored:
+        say(f"{done.unexplored} blocks are not explored yet: a run that explores them scores them too")
+    for failure in done.failures[:SHOWN_FAILURES]:
+        say(f"  {failure}")
+
+
+@app.command()
 def gc(
     context: typer.Context,
     delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
@@ -102,9 +140,9 @@ def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:
 
     spec = pool.spec
     policy = str(spec.get("policy", "?"))
-    worst = min(pool.filled.values(), default=0.0)
-    rewards = ", ".join(name for name in pool.filled if name != "images") or "none yet"
-    images = " + images" if "images" in pool.filled else ""
+    worst = min((pool.filled[name] for name in pool.rewards), default=0.0)
+    rewards = ", ".join(pool.rewards) or "none yet"
+    images = f" + {pool.pictures}" if pool.pictures else ""
     return (
         pool.key[:SHORT],
         model_name(store, str(spec.get("base", "?"))),
@@ -116,6 +154,16 @@ def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:
         rewards + images,
         format_bytes(pool.bytes),
     )
+
+
+def _parse_options(text: str | None) -> dict[str, Any]:
+    try:
+        options = json.loads(text) if text else {}
+    except json.JSONDecodeError as error:
+        raise UserError(f"--options is {text!r}, which is not JSON ({error.msg} at column {error.colno})") from error
+    if not isinstance(options, dict):
+        raise UserError(f"--options is {text!r}: give an object, such as '{{\"batch\": 8}}'")
+    return options
 
 
 def _find(store: "Store", key: str) -> "PoolInfo":

@@ -150,6 +150,10 @@ class Pool:
                 found |= folder.done(name, candidates, verify=False)
         return found
 
+    def arrays(self) -> list[str]:
+        """Names of the arrays that there are, such as ``images`` and ``rewards/NAME@VERSION``."""
+        return self._folder.names()
+
     @property
     def columns(self) -> int:
         """Candidates of each prompt that there is room for, in whole chunks."""

@@ -32,3 +32,8 @@ def darkness_in_thousands(
 ) -> list[float]:
     """Darkness in another unit, from another zero."""
     return [1000.0 * value - 7.0 for value in darkness(images, prompts, metadata)]
+
+
+def number(images: np.ndarray, prompts: Sequence[str], metadata: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The number that stands beside the prompt."""
+    return [float(item["n"]) for item in metadata]
