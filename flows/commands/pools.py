@@ -81,6 +81,7 @@ def rescore(
 ) -> None:
     """Add a reward to a pool from the images that it keeps, without sampling anything."""
     from solrl_tasks.config.recipe import ModelSpec, RewardSpec
+    from solrl_tasks.rewards.scoring import make_reward
     from solrl_tasks.stages.rescore import rescore as score_again
     from solrl_tasks.store.pool import Pool
     from solrl_tasks.workers.inline import InlineWorker
@@ -89,6 +90,10 @@ def rescore(
     store = open_store(home or context.obj)
     pool = Pool.load(store, _find(store, key).key)
     spec = RewardSpec(name=label or reward, use=reward if label else None, options=_parse_options(options))
+    try:
+        make_reward(spec)
+    except (ValueError, LookupError) as error:
+        raise UserError(str(error)) from error
     device = default_device()
     with console.status(f"scoring {spec.name}") as status:
 

@@ -109,7 +109,7 @@ def _require_images(pool: Pool, blocks: Sequence[Block]) -> None:
     if THUMBNAILS in pool.arrays():
         kept = f"it keeps thumbnails of {SIDE} px only, and a reward of a smaller image is another reward"
     raise RescoreError(
-        f"pool {pool.key} cannot be scored again: {kept}. Run what made it with `store_images: lossless` (of explore or "
+        f"pool {pool.key} cannot be scored again: {kept}. Run what made it with `store_images: lossless` (explore or "
         "evaluate) under another run id: that samples the images again and leaves its rewards as they are"
     )
 
