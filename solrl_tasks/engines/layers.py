@@ -24,6 +24,15 @@ class RolloutLayer(nn.Module, ABC):
             weight: float32, shaped as the weight of the layer that this one stands for.
         """
 
+    def merge(self, base: Tensor, delta: Tensor | None) -> None:
+        """Take the sum of a base weight and what an adapter adds to it, in float32.
+
+        Args:
+            base: the weight of the layer that this one stands for.
+            delta: float32, of the same shape.
+        """
+        self.load(base.float() if delta is None else base + delta)
+
 
 class MergedLayer(RolloutLayer):
     """A layer at the base's own precision, the LoRA merged into its weight.

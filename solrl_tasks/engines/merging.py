@@ -1,12 +1,14 @@
 """The life of an engine that holds merged weights: twin, merge, sync, record."""
 
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Set
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.engines.base import (
@@ -18,6 +20,7 @@ from solrl_tasks.engines.base import (
     hardware_name,
 )
 from solrl_tasks.engines.execution import Backend, Execution, compile_regions, resolve_execution
+from solrl_tasks.engines.factors import FactorLoader
 from solrl_tasks.engines.layers import MatmulLayer, MergedLayer, RolloutLayer
 from solrl_tasks.models.dtypes import device_class
 from solrl_tasks.models.lora import BASE_DIGEST, LoraState
@@ -39,6 +42,8 @@ class MergingEngine(ABC):
     Options: ClassVar[type[Frozen]]
     backend: ClassVar[Backend] = "inductor"
     """Of ``torch.compile``."""
+    fullgraph: ClassVar[bool] = True
+    """Whether compiled blocks must be one graph each."""
 
     def __init__(self, options: Any, device: torch.device) -> None:
         self.options = options
@@ -50,6 +55,8 @@ class MergingEngine(ABC):
         self._skipped: dict[str, str] = {}
         self._touched: frozenset[str] = frozenset()
         self._digest: str | None = None
+        self._held: weakref.ref[LoraState] | None = None
+        self._factors = FactorLoader(device)
         self._execution: Execution = resolve_execution(options, device_class(device))
 
     @classmethod
@@ -69,6 +76,13 @@ class MergingEngine(ABC):
     def _compute(self) -> str:
         """What the matrix multiplications really are, for the record."""
 
+    def _kind(self) -> Literal["real", "emulated"]:
+        """``kind``, unless it is another on this device."""
+        return self.kind
+
+    def _rewrite(self, twin: nn.Module) -> None:  # noqa: B027 (most engines leave it as it is)
+        """Change what is around the layers of a twin, once they are its own; nothing by default."""
+
     def attach(self, base: nn.Module, scope: LayerScope) -> None:
         if self._twin is not None:
             raise EngineError(f"engine {self.name!r} is attached already: build another one for another network")
@@ -86,34 +100,60 @@ class MergingEngine(ABC):
         if not layers:
             reasons = "; ".join(f"{path}: {reason}" for path, reason in skipped.items()) or "it has none"
             raise EngineError(f"engine {self.name!r} can replace no layer of this network ({reasons})")
+        self._rewrite(twin)
         if self._execution == "compiled":
-            compile_regions(twin, layers, self.name, self.backend)
+            compile_regions(twin, layers, self.name, self.backend, self.fullgraph)
         self._base, self._twin, self._layers = base, twin, layers
         self._replaced, self._skipped = tuple(layers), skipped
 
     @torch.no_grad()
     def sync(self, lora: LoraState | None) -> SyncReport:
         started = time.perf_counter()
+        if lora is not None and self._held is not None and self._held() is lora and self._digest is not None:
+            # The very same adapter: its digest, a hash of all its numbers, need not be asked for.
+            return self._report(0, started, f"already held policy {self._digest[:12]}")
         paths = self._check_paths(lora)
         digest = BASE_DIGEST if lora is None else lora.digest
+        held = None if lora is None else weakref.ref(lora)
         if digest == self._digest:
+            self._held = held
             return self._report(0, started, f"already held policy {digest[:12]}")
         if digest == BASE_DIGEST:
             lora, paths = None, frozenset()
         adopted = self._adopt(paths)
         stale = set(self._layers) if self._digest is None else paths | self._touched
         # Until every layer is written the twin holds no policy, so a failure half-way cannot pass for one.
-        self._digest = None
-        for path in sorted(stale):
-            self._layers[path].load(self._merged(path, lora))
+        self._digest = self._held = None
+        synced = self._write(stale, lora, paths)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self._touched, self._digest = paths, digest
-        note = f"wrote {len(stale)} layers for policy {digest[:12]}"
+        if synced != len(stale):
+            raise EngineError(f"engine {self.name!r} wrote {synced} of {len(stale)} layers")
+        self._touched, self._digest, self._held = paths, digest, held
+        return self._report(synced, started, self._note(synced, adopted))
+
+    def _write(self, stale: Set[str], lora: LoraState | None, paths: frozenset[str]) -> int:
+        """Rebuild the weights of these layers; returns how many."""
+        assert self._base is not None
+        synced = 0
+        for path in sorted(stale - paths):
+            self._layers[path].merge(_matmul(self._base, path).weight.detach(), None)
+            synced += 1
+        if lora is None:
+            return synced
+        for path, factors in self._factors.load(lora, sorted(stale & paths)):
+            base = _matmul(self._base, path).weight.detach()
+            self._layers[path].merge(base, factors.delta().view(base.shape))
+            synced += 1
+        return synced
+
+    def _note(self, synced: int, adopted: int) -> str:
+        assert self._digest is not None
+        note = f"wrote {synced} layers for policy {self._digest[:12]}"
         if adopted and self._execution == "compiled":
             plural = "s" if adopted > 1 else ""
             note += f"; {adopted} new layer{plural}: compiled blocks are traced again"
-        return self._report(len(stale), started, note)
+        return note
 
     @property
     def module(self) -> nn.Module:
@@ -139,7 +179,7 @@ class MergingEngine(ABC):
         return EngineRecord(
             name=self.name,
             version=self.version,
-            kind=self.kind,
+            kind=self._kind(),
             compute=self._compute(),
             hardware=hardware_name(self.device),
             replaced=self._replaced,
@@ -174,13 +214,6 @@ class MergingEngine(ABC):
             self._skipped[path] += "; LoRA merged at the base's precision"
         return len(adopted)
 
-    def _merged(self, path: str, lora: LoraState | None) -> Tensor:
-        assert self._base is not None
-        weight = _matmul(self._base, path).weight.detach().float()
-        if lora is None or path not in lora.paths:
-            return weight
-        return weight + _delta(lora, path, weight.device).reshape(weight.shape)
-
     def _report(self, synced: int, started: float, note: str) -> SyncReport:
         assert self._digest is not None
         return SyncReport(
@@ -192,14 +225,6 @@ class MergingEngine(ABC):
             seconds=time.perf_counter() - started,
             note=note,
         )
-
-
-def _delta(lora: LoraState, path: str, device: torch.device) -> Tensor:
-    if device.type == "cpu":
-        return lora.delta(path)
-    # On the device: the product of the two factors is the costly part of a sync of a large network.
-    down, up = (lora.weights[f"{path}.{factor}"].to(device) for factor in ("lora_A", "lora_B"))
-    return lora.scaling * (up @ down)
 
 
 def _delta_shape(lora: LoraState, path: str) -> torch.Size:

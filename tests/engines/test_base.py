@@ -16,26 +16,27 @@ CPU = torch.device("cpu")
 
 
 def test_the_engines_that_exist():
-    assert list(list_extensions("engine")) == ["bf16", "nvfp4-emulated"]
+    assert {"bf16", "fp8", "nvfp4-emulated"} <= set(list_extensions("engine"))
 
 
-def test_every_engine_runs_on_a_cpu_and_says_how():
+def test_these_engines_run_on_a_cpu_and_say_how():
     report = report_engines(CPU)
-    assert all(availability.ok for availability in report.values())
+    assert all(report[name].ok for name in ("bf16", "fp8", "nvfp4-emulated"))
     assert "float32" in report["bf16"].reason
+    assert "emulated" in report["fp8"].reason
     assert "emulated" in report["nvfp4-emulated"].reason
 
 
-@pytest.mark.parametrize("name", ["fp8", "nvfp4", "no-such"])
+@pytest.mark.parametrize("name", ["int8", "no-such"])
 def test_unknown_names_are_refused_with_the_names_there_are(name):
-    with pytest.raises(UnknownExtensionError, match=f"{name!r}.*bf16, nvfp4-emulated"):
+    with pytest.raises(UnknownExtensionError, match=f"{name!r}.*bf16, fp8, .*nvfp4-emulated"):
         require_engine(name, CPU)
 
 
 def test_an_engine_that_cannot_run_names_those_that_can(monkeypatch):
     engine = list_extensions("engine")["nvfp4-emulated"]
     monkeypatch.setattr(engine, "available", classmethod(lambda cls, device: Availability(False, "no such unit")))
-    with pytest.raises(EngineError, match=r"'nvfp4-emulated' cannot run on CPU.*no such unit.*Available here: bf16\."):
+    with pytest.raises(EngineError, match=r"'nvfp4-emulated' cannot run on CPU.*no such unit.*Available here: bf16, fp8"):
         require_engine("nvfp4-emulated", CPU)
     assert require_engine("bf16", CPU).name == "bf16"
 
@@ -48,7 +49,7 @@ def test_a_device_that_torch_cannot_use_is_a_reason_and_not_an_exception():
         require_engine("bf16", absent)
 
 
-@pytest.mark.parametrize("name", ["bf16", "nvfp4-emulated"])
+@pytest.mark.parametrize("name", ["bf16", "fp8", "nvfp4-emulated"])
 def test_numerics_need_no_weights(name):
     engine = list_extensions("engine")[name]
     options = parse_options("engine", engine, {})
