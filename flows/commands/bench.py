@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -169,7 +170,7 @@ def update(
     from solrl_tasks.bench.update import bench_update
     from solrl_tasks.config.recipe import UpdateSpec
 
-    lora = LoraSpec(rank=rank, alpha=2.0 * rank, targets=targets)
+    lora = _lora(rank, targets)
     spec = UpdateSpec(lora=lora, times_per_sample=times, micro_batch=micro_batch, gradient_checkpointing=checkpointing)
     subject = _subject(_model(family, source, resolution, max_sequence_length, fields), spec.lora, None)
     report = bench_update(subject, spec, samples, steps, repeats, say)
@@ -347,12 +348,16 @@ def _pairs(texts: list[str] | None, option: str) -> dict[str, Any]:
 
 
 def _engine_options(texts: list[str] | None) -> dict[str, dict[str, Any]]:
+    from solrl_tasks.config.extensions import find_extension, parse_options
+
     options: dict[str, dict[str, Any]] = {}
     for dotted, value in _pairs(texts, "--option").items():
         engine, dot, name = dotted.rpartition(".")
         if not dot or not engine:
             raise UserError(f"--option {dotted!r}: give ENGINE.NAME=VALUE, such as fp8.execution=eager")
         options.setdefault(engine, {})[name] = value
+    for engine, given in options.items():
+        _checked(partial(parse_options, "engine", find_extension("engine", engine), given))
     return options
 
 
@@ -435,6 +440,7 @@ def _own_home(asked: Path | None) -> Iterator[Path]:
         yield asked
         return
     with tempfile.TemporaryDirectory(prefix="solrl-bench-") as folder:
+        say(f"Everything is written to {folder}, which is removed at the end; --home keeps it")
         yield Path(folder)
 
 

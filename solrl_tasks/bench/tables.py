@@ -28,6 +28,7 @@ from solrl_tasks.bench.report import (
     UpdateReport,
 )
 from solrl_tasks.models.sources import RANDOM
+from solrl_tasks.tracking.summary import in_order
 
 ABSENT: Final = "-"
 CEILING_HARDWARE: Final = "NVIDIA H200"
@@ -273,7 +274,7 @@ def _sync_table(report: SyncBenchReport) -> Table:
 def _iteration_tables(report: IterationReport) -> Iterator[Table]:
     model, explore = report.recipe["model"], report.recipe["explore"]
     size = f"{report.recipe['prompts']['per_iteration']} prompts, {explore['candidates']} candidates"
-    stages = list(dict.fromkeys(name for cost in report.iterations for name in cost.stages))
+    stages = in_order(name for cost in report.iterations for name in cost.stages)
     warm = [str(cost.step) + (" (warm-up)" if cost not in report.warm else "") for cost in report.iterations]
     yield Table(
         f"Iterations, {_named(model['source'], model['resolution'])}: {size}, {explore['engine']['name']}; seconds",
