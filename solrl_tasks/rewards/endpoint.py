@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
@@ -180,6 +181,7 @@ class Endpoint:
                 # A proxy of the environment has no business between two processes of one machine.
                 loopback = is_loopback(urlsplit(self.options.url).hostname or "")
                 self._client = httpx.Client(trust_env=not loopback, follow_redirects=False)
+                weakref.finalize(self, self._client.close)
             return self._client
 
     def _refused(self, path: str, status: int, headers: httpx.Headers, content: bytes) -> None:

@@ -14,7 +14,7 @@ from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.prompts.read import read_sets, source_name
 from solrl_tasks.rewards.base import reward_id
-from solrl_tasks.rewards.scoring import make_reward
+from solrl_tasks.rewards.scoring import make_reward, require_dependable
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, settle_chunks
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
@@ -190,6 +190,8 @@ def _check_extensions(recipe: Recipe) -> None:
         find_extension("sampler", sampling.sampler)
         _check("engine", sampling.engine)
     _check("objective", recipe.update.objective)
+    for reward in recipe.rewards:
+        require_dependable(reward)
     for reward in (*recipe.rewards, *recipe.evaluate.rewards):
         make_reward(reward)
 
