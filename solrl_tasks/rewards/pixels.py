@@ -3,8 +3,11 @@
 Only PIL and torch: what torchvision would do is done here, to the same values.
 """
 
+import os
 from collections.abc import Callable
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -35,7 +38,7 @@ def resize_and_crop(images: Images, side: int) -> Tensor:
     Returns:
         float32 ``[B, 3, S, S]``, normalised.
     """
-    return normalise(np.stack([_cropped(image, side) for image in images]))
+    return normalise(np.stack(_each(images, partial(_cropped, side=side))))
 
 
 def resize_and_pad(images: Images, side: int) -> Tensor:
@@ -53,13 +56,25 @@ def resize_and_pad(images: Images, side: int) -> Tensor:
     height, width = images.shape[1:3]
     scale = side / max(height, width)
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    # One at a time: what threads share out must not depend on how many images there are.
-    return torch.stack([_padded(image, size, side) for image in images])
+    return torch.stack(_each(images, partial(_padded, size=size, side=side)))
 
 
 def normalise(images: Images) -> Tensor:
     """uint8 ``[B, S, S, 3]`` to float32 ``[B, 3, S, S]`` with CLIP's mean and deviation."""
     return _standardised(torch.from_numpy(images).permute(0, 3, 1, 2).float().div(255))
+
+
+def _each(images: Images, work: Callable[[Images], Any]) -> list[Any]:
+    """One result an image, each computed alone; several at a time, as PIL and torch let other threads run meanwhile."""
+    return [work(image) for image in images] if len(images) < 2 else list(_pool().map(work, images))
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pixels")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _standardised(pixels: Tensor) -> Tensor:
