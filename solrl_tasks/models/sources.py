@@ -116,17 +116,17 @@ def _explain(hub_id: str, spec: ModelSpec, error: Exception) -> str:
     if caused_by(errors.GatedRepoError):
         return (
             f"{what} is gated: accept its terms at https://huggingface.co/{hub_id}, then log in with "
-            "`huggingface-cli login` or set HF_TOKEN"
+            "`hf auth login` or set HF_TOKEN"
         )
     if caused_by(errors.RevisionNotFoundError):
         return f"{what} has no revision {spec.revision!r}: correct model.revision"
     if caused_by(errors.RepositoryNotFoundError):
-        return f"{what} does not exist, or is private: correct it, or log in with `huggingface-cli login`"
+        return f"{what} does not exist, or is private: correct it, or log in with `hf auth login`"
     offline = caused_by(errors.OfflineModeIsEnabled)
     why = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached or read ({causes[-1]})"
     return (
         f"{what} is not in the local cache, and {why}: on a machine with network run "
-        f"`huggingface-cli download {hub_id}`, or give the folder of a copy as model.source"
+        f"`hf download {hub_id}`, or give the folder of a copy as model.source"
     )
 
 

@@ -124,8 +124,8 @@ def hub_error(kind):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (errors.OfflineModeIsEnabled("off"), "HF_HUB_OFFLINE is set: .*huggingface-cli download owner/name"),
-        (OSError("no route"), r"cannot be reached or read \(no route\).*huggingface-cli download owner/name"),
+        (errors.OfflineModeIsEnabled("off"), "HF_HUB_OFFLINE is set: .*hf download owner/name"),
+        (OSError("no route"), r"cannot be reached or read \(no route\).*hf download owner/name"),
         (errors.GatedRepoError, "gated: accept its terms at https://huggingface.co/owner/name"),
         (errors.RepositoryNotFoundError, "does not exist, or is private"),
         (errors.RevisionNotFoundError, "has no revision 'v9'"),
@@ -164,7 +164,7 @@ def test_an_absent_hub_id_offline_is_a_clear_error():
     )
     assert "black-forest-labs/FLUX.1-dev" in done.stdout
     assert "HF_HUB_OFFLINE is set" in done.stdout
-    assert "huggingface-cli download" in done.stdout
+    assert "hf download" in done.stdout
 
 
 def test_a_folder_loads_without_any_socket(micro_model, monkeypatch):
