@@ -18,7 +18,9 @@ QUESTION: Final = (
     "How well does it show what the description says, from 0 (not at all) to 10 (in every detail)? "
     "Answer with the number alone."
 )
-NUMBER: Final = r"\W*(?:(?:final\s+)?(?:score|rating|answer)\W*)?(\d+(?:\.\d+)?)(?:\s*(?:/|out\s+of)\s*\d+)?\W*"
+NUMBER: Final = (
+    r"[^\w-]*(?:(?:final\s+)?(?:score|rating|answer)[^\w-]*)?(-?\d+(?:\.\d+)?)(?:\s*(?:/|out\s+of)\s*\d+)?\W*"
+)
 """The whole last line of an answer: a number, perhaps named before and with its scale behind, such as Score: 7/10."""
 _TOP: Final = 20
 
@@ -26,18 +28,19 @@ _TOP: Final = 20
 class JudgeOptions(EndpointOptions):
     """A server, a model there, and what it is asked.
 
-    ``url`` ends before ``/chat/completions``. In ``question``, ``{prompt}`` stands for the prompt. ``low`` and ``high``
-    are the ends of the scale that it asks for. ``pattern`` finds the number in the last line of the answer, by its one
-    group. With ``expectation`` the score is the mean over the whole numbers that the model might have answered, by
-    their probabilities. ``revision`` is a note of one's own on what the server runs: raise it with the model.
+    ``url`` ends before ``/chat/completions``. In ``question`` (None is ``QUESTION``), ``{prompt}`` stands for the
+    prompt. ``low`` and ``high`` are the ends of the scale that it asks for. ``pattern`` (None is ``NUMBER``) matches
+    the last line of the answer, with the number in its one group. With ``expectation`` the score is the mean over the
+    whole numbers that the model might have answered, by their probabilities. ``revision`` is a note of one's own on
+    what the server runs: raise it with the model.
     """
 
     model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
-    question: Annotated[str, Field(min_length=1)] = QUESTION
+    question: Annotated[str, Field(min_length=1)] | None = None
     low: float = 0.0
     high: float = 10.0
-    pattern: str = NUMBER
+    pattern: str | None = None
     expectation: bool = False
     max_tokens: Annotated[int, Field(ge=1, le=32_768)] = 16
     seed: int | None = 0
@@ -47,6 +50,8 @@ class JudgeOptions(EndpointOptions):
     def _scale_and_pattern_are_fit(self) -> Self:
         if not self.low < self.high:
             raise ValueError(f"low is {self.low:g} and high {self.high:g}: the scale must rise")
+        if self.pattern is None:
+            return self
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
@@ -148,7 +153,7 @@ class VlmJudge:
         content: list[JsonValue] = [
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encode_image(image)}"}},
             # Not str.format: a prompt may hold braces.
-            {"type": "text", "text": options.question.replace("{prompt}", prompt)},
+            {"type": "text", "text": (options.question or QUESTION).replace("{prompt}", prompt)},
         ]
         request: dict[str, JsonValue] = {
             "model": options.model,
@@ -166,13 +171,11 @@ class VlmJudge:
 def stated_number(choice: _Choice, options: JudgeOptions) -> float | str:
     """The number in the last line of an answer that is not blank, or why there is none."""
     lines = [line for line in (choice.message.content or "").splitlines() if line.strip()]
-    found = re.fullmatch(options.pattern, lines[-1], re.IGNORECASE) if lines else None
+    found = re.fullmatch(options.pattern or NUMBER, lines[-1], re.IGNORECASE) if lines else None
     try:
-        return (
-            float(found[1]) if found else f"the answer ends with no number: {shortened(lines[-1] if lines else '')!r}"
-        )
+        return float(found[1] if found else "")
     except (TypeError, ValueError):
-        return f"the pattern found no number in the answer: {shortened(lines[-1])!r}"
+        return f"the answer ends with no number: {shortened(lines[-1] if lines else '')!r}"
 
 
 def expected_number(choice: _Choice, options: JudgeOptions) -> float | str:

@@ -1,0 +1,269 @@
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+from typer.testing import CliRunner
+
+from flows.cli import app as cli
+from flows.errors import UserError
+from flows.reward_server import Limits, RewardApp, require_token, serve
+from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.rewards.base import NamedReward, RewardError
+from solrl_tasks.rewards.protocol import encode_image
+from solrl_tasks.rewards.scoring import make_reward, score
+
+TOKEN = "correct-horse"
+
+
+class Brightness:
+    """Scores by the mean; what the metadata say may go wrong goes wrong."""
+
+    def __init__(self):
+        self.together, self.most = 0, 0
+        self.release = threading.Event()
+
+    def __call__(self, images, prompts, metadata):
+        self.together += 1
+        self.most = max(self.most, self.together)
+        try:
+            for item in metadata:
+                if item.get("wait"):
+                    self.release.wait(10)
+                if item.get("fail"):
+                    raise KeyError("a face")
+                if item.get("broken"):
+                    raise RewardError("the weights are gone")
+            return [float(image.mean()) for image in images]
+        finally:
+            self.together -= 1
+
+
+@contextmanager
+def served(scorer=None, token=None, limits=None):
+    reward = NamedReward("bright", "3+ab", (0.0, float("inf")), lambda: scorer or Brightness())
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(RewardApp(reward, token, limits or Limits()).app, log_level="error", access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listening.close()
+
+
+def pictures(count, side=4):
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def remote(url, **options):
+    plain = {"url": url, "reward": "bright", "retries": 1, "backoff": 0.01, "timeout": 10.0}
+    return make_reward(RewardSpec(name="remote", options=plain | options))
+
+
+def message(count=1, **changes):
+    body = {
+        "protocol": 1,
+        "reward": "bright",
+        "images": [encode_image(image) for image in pictures(count)],
+        "prompts": ["p"] * count,
+        "metadata": [{}] * count,
+    }
+    return body | changes
+
+
+def test_the_remote_reward_gives_what_the_reward_gives():
+    images = pictures(5)
+    with served() as url:
+        reward = remote(url, batch=2)
+        found = score(reward, images, ["p"] * 5, [{}] * 5)
+        assert remote(url, version="3+ab").version == reward.version
+        reward.unload()
+    assert found.values.tolist() == score(_here(), images, ["p"] * 5, [{}] * 5).values.tolist()
+    assert found.failures == ()
+
+
+def _here():
+    return NamedReward("bright", "3+ab", (0.0, 1.0), Brightness)
+
+
+def test_identity_and_health():
+    with served() as url:
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        identity = {"protocol": 1, "reward": "bright", "version": "3+ab", "range": [0.0, None]}
+        assert httpx.get(f"{url}/v1/reward").json() == identity
+        assert httpx.get(f"{url}/docs").status_code == 404
+        assert httpx.get(f"{url}/v1/score").status_code == 405
+
+
+def test_images_that_fail_do_so_alone_and_say_why():
+    with served() as url:
+        found = score(remote(url), pictures(3), ["p"] * 3, [{}, {"fail": True}, {}])
+    assert np.isfinite(found.values).tolist() == [True, False, True]
+    assert found.failures == ("remote: image 1: KeyError: 'a face'",)
+
+
+def test_a_reward_that_is_broken_stops_the_client_at_once():
+    with served() as url, pytest.raises(RewardError, match="status 500: the weights are gone"):
+        score(remote(url), pictures(1), ["p"], [{"broken": True}])
+
+
+def test_the_token_is_asked_for_everywhere_but_at_the_door(monkeypatch):
+    monkeypatch.setenv("RIGHT", TOKEN)
+    monkeypatch.setenv("WRONG", "battery-staple")
+    with served(token=TOKEN) as url:
+        assert httpx.get(f"{url}/health").status_code == 200
+        for path, how in (("/v1/reward", httpx.get), ("/v1/score", httpx.post)):
+            for header in (None, "Bearer", f"Basic {TOKEN}", "Bearer correct-hors", f"Bearer {TOKEN}x", "Bearer \xe9"):
+                headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+                assert how(url + path, headers=headers).status_code == 401
+        assert score(remote(url, token_env="RIGHT"), pictures(1), ["p"], [{}]).failures == ()
+        for options in ({}, {"token_env": "WRONG"}):
+            with pytest.raises(RewardError, match="status 401: no token, or a wrong one") as raised:
+                remote(url, **options)
+            assert TOKEN not in str(raised.value)
+            assert "battery" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (message(protocol=2), 400, "protocol 2 is not spoken here: 1 is"),
+        (message(reward="dark"), 404, "the reward 'dark' is not here: 'bright' is"),
+        (message(version="4"), 409, "version '4' is asked for, but here is version '3+ab'"),
+        (message(prompts=[]), 400, "must be equally many"),
+        (message(images=[], prompts=[], metadata=[]), 400, "images"),
+        (message(extra=1), 400, "extra"),
+        (message(images=["aGVsbG8="]), 400, "images[0]: it is no PNG"),
+        (message(count=4), 413, "a request may have 3 images, found 4"),
+        ([1], 400, "malformed"),
+    ],
+)
+def test_requests_that_are_refused(body, status, reason):
+    with served(limits=Limits(batch=3)) as url:
+        answer = httpx.post(f"{url}/v1/score", json=body)
+    assert answer.status_code == status
+    assert reason in answer.json()["error"]
+
+
+def test_what_is_no_json_or_too_large_is_refused():
+    with served(limits=Limits(body=2000)) as url:
+        target = f"{url}/v1/score"
+        assert httpx.post(target, content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
+        assert httpx.post(target, json=message(), headers={"Content-Type": "text/plain"}).status_code == 415
+        assert httpx.post(target, json={"x": "y" * 2000}).status_code == 413
+
+        def pieces():
+            for _ in range(30):
+                yield b" " * 100
+
+        # Without a length that could be looked at before.
+        assert httpx.post(target, content=pieces(), headers={"Content-Type": "application/json"}).status_code == 413
+        two_sizes = message(images=[encode_image(pictures(1, side)[0]) for side in (4, 5)], prompts=["", ""])
+        answer = httpx.post(target, json={**two_sizes, "metadata": [{}, {}]})
+        assert answer.json()["error"] == "the images of a request must be of one size"
+
+
+def test_one_request_is_scored_at_a_time_and_too_many_come_again():
+    scorer = Brightness()
+    answers = []
+
+    def post(url, wait):
+        answers.append(httpx.post(f"{url}/v1/score", json=message(metadata=[{"wait": wait}]), timeout=30))
+
+    with served(scorer, limits=Limits(waiting=2)) as url:
+        threads = [threading.Thread(target=post, args=(url, True)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            refused = httpx.post(f"{url}/v1/score", json=message())
+            if refused.status_code == 503:
+                break
+        assert refused.headers["Retry-After"] == "1"
+        scorer.release.set()
+        for thread in threads:
+            thread.join(10)
+        assert httpx.post(f"{url}/v1/score", json=message()).status_code == 200
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert scorer.most == 1
+
+
+# Starting it
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "scorer.example"])
+def test_other_machines_need_a_token(host):
+    with pytest.raises(UserError, match=f"--host {host} can be reached from other machines, and there is no token"):
+        require_token(host, None)
+    require_token(host, TOKEN)
+    require_token("127.0.0.1", None)
+    require_token("localhost", None)
+
+
+def test_a_taken_port_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"127.0.0.1:{port} cannot be listened on"):
+            serve(_here(), "127.0.0.1", port, None, Limits())
+
+
+def refused(*words):
+    result = CliRunner().invoke(cli, ["reward", "serve", *words])
+    assert result.exception is not None
+    return str(result.exception)
+
+
+def test_the_command_refuses_what_it_cannot_serve(monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    monkeypatch.setenv("ODD", "two words")
+    assert "there is no token" in refused("colourfulness", "--host", "0.0.0.0")
+    assert "--token-env NOT_SET: this environment variable is not set" in refused(
+        "colourfulness", "--token-env", "NOT_SET"
+    )
+    assert "is no token" in refused("colourfulness", "--token-env", "ODD")
+    assert "there is aesthetic" in refused("colorfulness")
+    assert "--options '{' is no JSON" in refused("colourfulness", "--options", "{")
+    assert "must be a JSON object" in refused("colourfulness", "--options", "[1]")
+    assert "takes no options" in refused("colourfulness", "--options", '{"a": 1}')
+    assert "--device 'tpu9x' is no device" in refused("colourfulness", "--device", "tpu9x")
+
+
+def test_the_command_serves_and_says_how_to_use_it(monkeypatch):
+    import yaml
+
+    started = []
+    monkeypatch.setattr("flows.reward_server.serve", lambda *arguments: started.append(arguments))
+    monkeypatch.setenv("TOKEN_HERE", TOKEN)
+    words = [
+        "colourfulness",
+        "--port",
+        "8711",
+        "--token-env",
+        "TOKEN_HERE",
+        "--batch",
+        "5",
+        "--max-mb",
+        "2",
+        "--device",
+        "cpu",
+    ]
+    result = CliRunner().invoke(cli, ["reward", "serve", *words])
+    assert result.exit_code == 0
+    reward, host, port, token, limits = started[0]
+    assert (reward.name, host, port, token) == ("colourfulness", "127.0.0.1", 8711, TOKEN)
+    assert limits == Limits(batch=5, body=2 * 2**20)
+    assert TOKEN not in result.output
+    (entry,) = yaml.safe_load(result.output.split("In a recipe:\n")[1])
+    made = make_reward(RewardSpec.model_validate(entry))
+    assert made.name == "remote"
+    assert entry["options"]["token_env"] == "TOKEN_HERE"
