@@ -26,7 +26,7 @@ def schema() -> dict[str, Any]:
         ({"candidates": 200_000}, "200000 is greater than the maximum of 100000"),
         ({"explore_steps": 0}, "'explore_steps'. Failure reason: 0 is less than the minimum of 1"),
         ({"iterations": -3}, "'iterations'. Failure reason: -3 is less than the minimum of 1"),
-        ({"engine": "fp8"}, "'fp8' is not one of ['bf16', 'nvfp4-emulated']"),
+        ({"engine": "fp2"}, "'fp2' is not one of ['bf16', 'fp8', 'nvfp4', 'nvfp4-emulated']"),
         ({"lr": 0}, "'lr'. Failure reason: 0 is less than or equal to the minimum of 0"),
         ({"run_id": "../up"}, "'run_id'. Failure reason: '../up' does not match"),
         ({"config": 3}, "'config'. Failure reason: 3 is not of type 'string'"),
