@@ -45,7 +45,7 @@ class Limits:
     """
 
     batch: int = 64
-    body: int = 64 * 2**20
+    body: int = 256 * 2**20
     waiting: int = 8
 
 

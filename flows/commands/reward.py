@@ -36,7 +36,7 @@ def serve(
         str | None, typer.Option("--device", help="cpu, cuda or cuda:N.  [default: cuda where there is one]")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Most images of one request.")] = 64,
-    max_mb: Annotated[int, typer.Option("--max-mb", min=1, help="Most MiB of one request.")] = 64,
+    max_mb: Annotated[int, typer.Option("--max-mb", min=1, help="Most MiB of one request.")] = 256,
 ) -> None:
     """Serve a reward over HTTP, for the reward remote of a recipe. Ends with Ctrl-C."""
     from flows.reward_server import Limits, require_token, serve

@@ -258,3 +258,38 @@ def test_messages():
     for wrong in ({}, [], {"protocol": 1, "reward": "x", "version": "", "scores": []}):
         with pytest.raises(ValueError, match="validation error"):
             read_score(wrong)
+
+
+# In a run
+
+
+@pytest.mark.slow
+def test_a_run_whose_server_went_away_goes_on_when_it_is_back(micro_model, tmp_path):
+    from solrl_tasks.stages.iteration import run_step
+    from solrl_tasks.stages.session import open_session
+    from tests.support.micro import micro_recipe, write_prompts
+
+    prompts = write_prompts(tmp_path)
+
+    def metrics(server, store, run_id="run"):
+        far = spec(server.url, version="7").model_dump(mode="json")
+        recipe = micro_recipe(micro_model, prompts, rewards=[far], iterations=2)
+        with open_session(tmp_path / store, run_id, recipe) as session:
+            return [run_step(session, step).metrics for step in (0, 1)]
+
+    with Scripted(first_pixels).running() as server:
+        whole = metrics(server, "whole")
+    with Scripted(first_pixels, first_pixels, first_pixels, Say(b"", 503)).running() as server:
+        with pytest.raises(RewardError, match="'pixel' is required"):
+            metrics(server, "broken")
+        before = len(server.asked)
+        server.steps[:] = [first_pixels]
+        again = metrics(server, "broken")
+        assert len(server.asked) > before
+    timeless = [
+        {name: value for name, value in step.items() if name.startswith(("reward/", "select/", "train/", "eval/"))}
+        for step in whole
+    ]
+    assert any(name.startswith("train/") for name in timeless[1])
+    for step, other in zip(timeless, again, strict=True):
+        assert step == {name: other[name] for name in step}
