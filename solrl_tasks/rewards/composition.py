@@ -150,6 +150,12 @@ class Composition:
         parts = {"weights": identify(_place(options), PUBLISHED), "colours": colours or options.colours is None or None}
         return changed | {name: part for name, part in parts.items() if part is not None}
 
+    @classmethod
+    def check_prompt(cls, prompt: str, metadata: Mapping[str, JsonValue], options: CompositionOptions) -> None:  # noqa: ARG003
+        """Raises ValueError where the metadata do not say what to look for, or ask for what nothing here can tell."""
+        if parse_asked(metadata).coloured and options.colours is None:
+            raise ValueError("it asks for a colour, but the option colours names no model that tells them")
+
     def __call__(
         self,
         images: Images,

@@ -59,6 +59,11 @@ class Ocr:
         """The options that decide scores."""
         return options.model_dump(mode="json", exclude_defaults=True, exclude={"threads"})
 
+    @classmethod
+    def check_prompt(cls, prompt: str, metadata: Mapping[str, JsonValue], options: OcrOptions) -> None:  # noqa: ARG003
+        """Raises UnquotedError where a prompt does not say which words are to be written."""
+        likeness((), quoted(prompt, options.single_quotes), options)
+
     def __call__(
         self,
         images: NDArray[np.uint8],

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.scenes.checker import score_scenes
+from solrl_tasks.scenes.grammar import parse
 
 
 class SceneReward:
@@ -17,6 +18,11 @@ class SceneReward:
     name: str = "scene"
     version: str = "1"
     range: tuple[float, float] = (0.0, 1.0)
+
+    @classmethod
+    def check_prompt(cls, prompt: str, metadata: Mapping[str, Any], options: None) -> None:  # noqa: ARG003
+        """Raises ValueError for a prompt outside the scene grammar."""
+        parse(prompt)
 
     def __call__(
         self,

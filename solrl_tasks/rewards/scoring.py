@@ -74,22 +74,6 @@ def make_reward(spec: RewardSpec, device: torch.device | None = None) -> NamedRe
     return NamedReward(spec.name, version, declared_range(extension), build)
 
 
-def require_dependable(spec: RewardSpec) -> None:
-    """Refuse a reward that selects and trains but need not answer.
-
-    Where its scores are missing, candidates would drop out for no fault of theirs, or whole prompts.
-
-    Raises:
-        RewardError: it has a weight, and its option ``required`` is false.
-    """
-    options = parse_options("reward", find_extension("reward", spec.use or spec.name), dict(spec.options))
-    if spec.weight != 0 and getattr(options, "required", True) is False:
-        raise RewardError(
-            f"reward {spec.name!r} has the weight {spec.weight:g} but is not required: a candidate without its score "
-            "could not be compared with the others. Set weight: 0 to watch it, or required: true"
-        )
-
-
 def score(
     reward: Reward, images: Images, prompts: Sequence[str], metadata: Sequence[Metadata], timeout: float | None = None
 ) -> Scores:

@@ -14,7 +14,8 @@ from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.prompts.read import read_sets, source_name
 from solrl_tasks.rewards.base import reward_id
-from solrl_tasks.rewards.scoring import make_reward, require_dependable
+from solrl_tasks.rewards.fitness import require_dependable, require_fitting
+from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, settle_chunks
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
@@ -88,6 +89,8 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
     _check_extensions(recipe)
     resolve_source(recipe.model)
     train, heldout = read_sets(recipe.prompts, base)
+    for reward in recipe.rewards:
+        require_fitting(reward, ((prompt.text, prompt.metadata) for prompt in train.prompts), "prompts.train")
     if recipe.prompts.per_iteration > len(train):
         raise ValueError(
             f"prompts.per_iteration is {recipe.prompts.per_iteration}, but prompts.train "

@@ -7,7 +7,7 @@ from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.rewards.base import RewardError, reward_id
 from solrl_tasks.rewards.protocol import ScoreRequest, decode_image, encode_image, read_identity, read_score
 from solrl_tasks.rewards.remote import Remote, RemoteOptions
-from solrl_tasks.rewards.scoring import make_reward, require_dependable, score
+from solrl_tasks.rewards.scoring import make_reward, score
 from solrl_tasks.selection.best_worst import BestWorst
 from solrl_tasks.selection.groups import NoValidCandidateError, select_groups
 from solrl_tasks.selection.scores import weighted_scores
@@ -131,27 +131,6 @@ def test_holes_of_a_watched_reward_do_no_harm_and_those_of_a_weighted_one_do():
     assert select_groups(watched, seeds, 4, BestWorst()).indices.tolist() == [[7, 6, 1, 0]]
     with pytest.raises(NoValidCandidateError):
         select_groups(weighted_scores(values, {"main": 1.0, "far": 0.1}), seeds, 4, BestWorst())
-
-
-def test_an_optional_reward_with_a_weight_is_refused():
-    far = spec("http://127.0.0.1:1", required=False)
-    with pytest.raises(RewardError, match=r"has the weight 1 but is not required: .* Set weight: 0 to watch it"):
-        require_dependable(far)
-    require_dependable(far.model_copy(update={"weight": 0.0}))
-    require_dependable(spec("http://127.0.0.1:1"))
-    require_dependable(RewardSpec(name="colourfulness"))
-
-
-def test_such_a_recipe_is_refused_before_it_runs(micro_model, tmp_path):
-    from solrl_tasks.stages.session import prepare
-    from tests.support.micro import micro_recipe, write_prompts
-
-    far = {**spec("http://127.0.0.1:1", required=False).model_dump(), "weight": 0.5}
-    rewards = [{"name": "colourfulness"}, far]
-    with pytest.raises(RewardError, match=r"'remote' has the weight 0\.5 but is not required"):
-        prepare(micro_recipe(micro_model, write_prompts(tmp_path), rewards=rewards), tmp_path)
-    far["weight"] = 0.0
-    prepare(micro_recipe(micro_model, write_prompts(tmp_path), rewards=rewards), tmp_path)
 
 
 # Identity
