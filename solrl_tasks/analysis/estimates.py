@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
+from scipy import stats
 
 from solrl_tasks.config.base import Frozen
 
@@ -77,3 +78,41 @@ def paired_difference(after: NDArray[np.floating], before: NDArray[np.floating])
         raise ValueError(f"paired values must have one shape, found {np.shape(after)} and {np.shape(before)}")
     with np.errstate(invalid="ignore"):
         return mean_estimate(np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64))
+
+
+def unit_means(scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The mean of each unit's finite values, [P] of [P, N]; NaN where it has none.
+
+    Values of one unit, such as images of one prompt, are not independent: they are averaged before any error is taken.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    valid = np.isfinite(values)
+    means = np.where(valid, values, 0.0).sum(axis=1) / np.maximum(valid.sum(axis=1), 1)
+    return np.where(valid.any(axis=1), means, np.nan)
+
+
+def paired_units(after: NDArray[np.floating], before: NDArray[np.floating]) -> Estimate:
+    """As ``paired_difference``, of units with several values each, [P, N]: only values valid on both sides count."""
+    both = np.isfinite(after) & np.isfinite(before)
+    return paired_difference(
+        unit_means(np.where(both, after, np.nan)),
+        unit_means(np.where(both, before, np.nan)),
+    )
+
+
+def confidence_interval(estimate: Estimate, level: float = 0.95) -> tuple[float, float]:
+    """Bounds of the mean by Student's t with n - 1 degrees of freedom; NaN with fewer than two units.
+
+    It takes means of units for about normal, which they become with some tens of units whatever the scores are.
+    """
+    if estimate.n < 2:
+        return math.nan, math.nan
+    reach = float(stats.t.ppf(0.5 + level / 2, estimate.n - 1)) * estimate.stderr
+    return estimate.mean - reach, estimate.mean + reach
+
+
+def share_better(after: NDArray[np.floating], before: NDArray[np.floating]) -> Estimate:
+    """The share of units whose mean is higher after than before, [P, N] each; equal ones count half."""
+    both = np.isfinite(after) & np.isfinite(before)
+    change = unit_means(np.where(both, after, np.nan)) - unit_means(np.where(both, before, np.nan))
+    return mean_estimate(np.where(np.isfinite(change), (np.sign(change) + 1) / 2, np.nan))

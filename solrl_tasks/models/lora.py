@@ -1,6 +1,7 @@
 """The value of a LoRA adapter: plain tensors, apart from any network."""
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,15 @@ class LoraState:
     def delta(self, path: str) -> Tensor:
         """What the adapter adds to the weight of the layer at ``path``: float32 [out, in]."""
         return self.scaling * (self.weights[f"{path}.lora_B"] @ self.weights[f"{path}.lora_A"])
+
+    @property
+    def norm(self) -> float:
+        """Frobenius norm of all deltas together, from the small factors: no delta is made."""
+        total = 0.0
+        for path in self.paths:
+            down, up = (self.weights[f"{path}.lora_{side}"].double() for side in "AB")
+            total += float(((up.T @ up) * (down @ down.T)).sum())
+        return abs(self.scaling) * math.sqrt(max(total, 0.0))
 
     @property
     def is_zero(self) -> bool:

@@ -6,11 +6,13 @@ from typing import Any
 from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.evaluate import EvaluateJob, evaluate, stored_evaluation
 from solrl_tasks.stages.explore import explore
+from solrl_tasks.stages.heldout_pictures import heldout_grid
 from solrl_tasks.stages.jobs import SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.pictures import iteration_grid
 from solrl_tasks.stages.plan import (
     plan_audit,
+    plan_baseline,
     plan_evaluate,
     plan_explore,
     plan_regenerate,
@@ -31,6 +33,7 @@ from solrl_tasks.tracking.summary import Summary
 from solrl_tasks.workers.policies import policy_intact
 
 GRID = "grid.png"
+HELDOUT = "heldout.png"
 StageFunction = Callable[[Session, Any], StageOutcome]
 Call = Callable[[StageFunction, Session, Any], StageOutcome]
 
@@ -166,11 +169,19 @@ def _run(session: Session, course: Course, name: str, stage: StageFunction, job:
 
 
 def _save_pictures(session: Session, course: Course) -> list[str]:
-    grid = iteration_grid(session, course)
-    if grid is None:
-        return []
-    write_bytes(session.run.iteration_dir(course.step) / GRID, grid)
-    return [GRID]
+    pictures = {GRID: iteration_grid(session, course), HELDOUT: _heldout(session, course)}
+    made = {name: picture for name, picture in pictures.items() if picture is not None}
+    for name, picture in made.items():
+        write_bytes(session.run.iteration_dir(course.step) / name, picture)
+    return list(made)
+
+
+def _heldout(session: Session, course: Course) -> bytes | None:
+    if course.evaluation is None or course.step == 0:
+        return None
+    names = "Eval average", "Untrained"
+    title = f"{session.run.run_id}, iteration {course.step}"
+    return heldout_grid(session, course.evaluation, plan_baseline(session), names, title)
 
 
 def _note_refs(session: Session, summary: Summary) -> None:

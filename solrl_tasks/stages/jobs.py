@@ -18,9 +18,13 @@ from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.keys import digest
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.samples import Samples
-from solrl_tasks.workers.jobs import RolloutJob
+from solrl_tasks.workers.jobs import Guidance, RolloutJob
 
-CHUNK_FIELDS: Final = {"audit": "regenerate.chunk", "evaluate": "evaluate.sampling.chunk"}
+CHUNK_FIELDS: Final = {
+    "audit": "regenerate.chunk",
+    "evaluate": "evaluate.sampling.chunk",
+    "reference": "evaluate.sampling.chunk",
+}
 """Stages whose chunk is not ``<stage>.chunk``."""
 
 
@@ -33,6 +37,7 @@ class SamplingJob:
         stage: name shown, for reports and costs only.
         rewards: scored on every image.
         keep: which pictures are kept.
+        guidance: None is the model's own.
     """
 
     step: int
@@ -43,6 +48,7 @@ class SamplingJob:
     sampling: SamplingSpec
     rewards: tuple[RewardSpec, ...]
     keep: Keep = "none"
+    guidance: Guidance | None = None
     reuse: Literal["exact", "compatible"] = "exact"
 
     @property
@@ -73,6 +79,7 @@ class SamplingJob:
             rewards=self.rewards,
             chunk=self.chunk,
             rows=tuple(sorted({block.row for block in blocks if block.needs_sampling})),
+            guidance=self.guidance,
             field=CHUNK_FIELDS.get(self.stage, f"{self.stage}.chunk"),
         )
 
@@ -100,7 +107,7 @@ class PoolJob(SamplingJob):
 
     def open(self, session: Session) -> Pool:
         """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
-        spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling)
+        spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling, self.guidance)
         pool = Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
         pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
         return pool

@@ -10,9 +10,10 @@ from solrl_tasks.stages.select import SelectJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice
 from solrl_tasks.stages.thumbnails import resolved
-from solrl_tasks.stages.update import UpdateJob
+from solrl_tasks.stages.update import UpdateJob, first_policy
 from solrl_tasks.store.policies import load_policy
 from solrl_tasks.store.refs import Ref
+from solrl_tasks.workers.jobs import Guidance
 from solrl_tasks.workers.state import Role
 
 
@@ -70,19 +71,44 @@ def plan_evaluate(session: Session, step: int, policy: Ref) -> PoolJob | None:
     spec = session.recipe.evaluate
     if spec.every == 0 or step % spec.every:
         return None
+    return evaluation_job(session, step, choose_policy(session, policy, "ema"), evaluation_rewards(session))
+
+
+def evaluation_job(
+    session: Session, step: int, policy: PolicyChoice, rewards: tuple[RewardSpec, ...], stage: str = "evaluate"
+) -> PoolJob:
+    """Held-out images of any policy, as the recipe's evaluation samples them."""
+    spec = session.recipe.evaluate
     return PoolJob(
         step=step,
-        stage="evaluate",
+        stage=stage,
         prompts=session.prepared.heldout.subset(list(range(spec.prompts))),
-        policy=choose_policy(session, policy, "ema"),
+        policy=policy,
         exploration_seed=spec.seed,
         sampling=spec.sampling,
         candidates=spec.seeds,
-        rewards=evaluation_rewards(session),
+        rewards=rewards,
+        guidance=evaluation_guidance(session),
         keep=resolved(spec.store_images, session.recipe.model.resolution),
         features=(spec.features,),
         reuse=session.recipe.explore.reuse,
     )
+
+
+def plan_baseline(session: Session) -> PoolJob:
+    """The held-out images of the untrained policy, with which later ones are compared."""
+    choice = choose_policy(session, first_policy(session), "ema")
+    return evaluation_job(session, 0, choice, evaluation_rewards(session))
+
+
+def evaluation_guidance(session: Session) -> Guidance | None:
+    """How held-out images are guided, where that is not as the model is in training."""
+    spec, model = session.recipe.evaluate, session.recipe.model
+    asked = Guidance(
+        model.guidance if spec.guidance is None else spec.guidance,
+        model.guidance_scale if spec.guidance_scale is None else spec.guidance_scale,
+    )
+    return None if asked == Guidance(model.guidance, model.guidance_scale) else asked
 
 
 def evaluation_rewards(session: Session) -> tuple[RewardSpec, ...]:

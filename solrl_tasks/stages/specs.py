@@ -1,7 +1,7 @@
 """What goes into the key of each object: all that can change its bits, and nothing else (the table of the design)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from solrl_tasks.config.extensions import find_extension, parse_options
@@ -12,6 +12,7 @@ from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import SEED_SCHEME
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.refs import Ref
+from solrl_tasks.workers.jobs import Guidance
 from solrl_tasks.workers.numerics import describe_numerics
 from solrl_tasks.workers.policies import load_lora
 from solrl_tasks.workers.state import Role
@@ -66,9 +67,11 @@ def conditioning_spec(model: ModelSpec) -> Spec:
     return model.model_dump(mode="json", exclude={*elsewhere, "text_encoders"})
 
 
-def sampling_spec(session: Session, sampling: SamplingSpec) -> Spec:
+def sampling_spec(session: Session, sampling: SamplingSpec, guidance: Guidance | None = None) -> Spec:
     """Everything about sampling that decides bits, the model's conditioning and the numerics included."""
     model = session.recipe.model
+    if guidance is not None:
+        model = model.model_copy(update=asdict(guidance))
     return {
         "family": family_spec(session),
         "engine": extension_spec("engine", sampling.engine),
@@ -81,7 +84,12 @@ def sampling_spec(session: Session, sampling: SamplingSpec) -> Spec:
 
 
 def pool_spec(
-    session: Session, policy: PolicyChoice, prompts_digest: str, exploration_seed: int, sampling: SamplingSpec
+    session: Session,
+    policy: PolicyChoice,
+    prompts_digest: str,
+    exploration_seed: int,
+    sampling: SamplingSpec,
+    guidance: Guidance | None = None,
 ) -> Spec:
     """Of a pool: not the number of candidates, not the rewards, not what is kept."""
     return {
@@ -92,7 +100,7 @@ def pool_spec(
         "prompts": prompts_digest,
         "exploration_seed": exploration_seed,
         "seed_scheme": SEED_SCHEME,
-        **sampling_spec(session, sampling),
+        **sampling_spec(session, sampling, guidance),
     }
 
 
@@ -165,8 +173,8 @@ def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest:
     }
 
 
-def evaluation_spec(pool: Ref, rewards: Sequence[RewardSpec], seeds: int) -> Spec:
-    """Of an evaluation: the pool of held-out images it summarises, and its values."""
+def evaluation_spec(pool: Ref, rewards: Sequence[RewardSpec], seeds: int, features: Sequence[str]) -> Spec:
+    """Of an evaluation: the pool of held-out images it summarises, and its values; ``features`` by name and version."""
     return {
         "kind": "evaluation",
         "algo_version": ALGO_VERSION,
@@ -174,4 +182,5 @@ def evaluation_spec(pool: Ref, rewards: Sequence[RewardSpec], seeds: int) -> Spe
         "values": pool.digest,
         "rewards": sorted(reward_id(make_reward(reward)) for reward in rewards),
         "seeds": seeds,
+        "features": sorted(features),
     }

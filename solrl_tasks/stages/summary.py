@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from solrl_tasks.analysis.estimates import Estimate
 from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.stages.comparison import Comparison, comparison_metrics, policy_metrics
 from solrl_tasks.stages.course import Course
-from solrl_tasks.stages.evaluate import estimate, held_out_scores
+from solrl_tasks.stages.evaluate import estimate
 from solrl_tasks.stages.outcome import StageOutcome
-from solrl_tasks.stages.plan import plan_evaluate
+from solrl_tasks.stages.plan import plan_baseline
 from solrl_tasks.stages.ranks import audit_metrics, kept_metrics
 from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sample_scores
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.update import first_policy
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
@@ -134,15 +134,9 @@ def _evaluation_metrics(session: Session, course: Course) -> Metrics:
     job = course.evaluation
     if job is None:
         return {}
-    scores = held_out_scores(job, job.open(session))
-    metrics: Metrics = {f"eval/{name}": estimate(values) for name, values in scores.items()}
+    metrics = policy_metrics(session, job)
     if course.step > 0:
-        first = plan_evaluate(session, 0, first_policy(session))
-        assert first is not None
-        before = held_out_scores(first, first.open(session))
-        for name, values in scores.items():
-            # Same prompts and seeds: the difference is far better known than either mean.
-            metrics[f"eval/gain_{name}"] = estimate(values - before[name])
+        metrics |= comparison_metrics(Comparison.of(session, job, plan_baseline(session)))
     return metrics
 
 

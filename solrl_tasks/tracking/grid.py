@@ -61,12 +61,16 @@ class GridRow:
 
 @dataclass(frozen=True)
 class GridText:
-    """What stands above the grid and at its left, such as ``NVFP4 emulated`` and ``6 steps``."""
+    """What stands above the grid and at its left, such as ``NVFP4 emulated`` and ``6 steps``.
+
+    ``headings`` stand above the seeds from the best and from the worst end.
+    """
 
     title: str
     subtitle: str = ""
     proxy: tuple[str, str] = ("Explored", "")
     regenerated: tuple[str, str] = ("Regenerated", "")
+    headings: tuple[str, str] = ("best seeds as explored", "worst seeds as explored")
 
 
 def make_grid(rows: Sequence[GridRow], text: GridText) -> Image.Image:
@@ -118,8 +122,8 @@ def _draw_row(
     _draw_label(draw, text.regenerated, regenerated_top)
     worst_left = left + (_span(best) + BLOCK_GAP if best else 0)
     for cells, start, name, colour in (
-        (row.best, left, "best seeds as explored", BEST),
-        (row.worst, worst_left, "worst seeds as explored", WORST),
+        (row.best, left, text.headings[0], BEST),
+        (row.worst, worst_left, text.headings[1], WORST),
     ):
         if not cells:
             continue

@@ -14,6 +14,14 @@ from solrl_tasks.sampling.prompts import PromptSet
 
 
 @dataclass(frozen=True)
+class Guidance:
+    """How samples are led by their prompts; see ``model.guidance`` and ``model.guidance_scale`` of a recipe."""
+
+    guidance: float
+    guidance_scale: float
+
+
+@dataclass(frozen=True)
 class RolloutJob:
     """Candidates to sample, decode and score with one set of weights.
 
@@ -28,6 +36,7 @@ class RolloutJob:
         chunk: images of a whole block. A shorter one is padded to it where the engine's shapes are static.
         rows: of the prompts that are to be sampled, whose texts are encoded before the first block; None is all.
         field: the recipe's field that ``chunk`` comes from, for messages.
+        guidance: None is the model's own.
     """
 
     engine: ExtensionSpec
@@ -40,6 +49,7 @@ class RolloutJob:
     chunk: int
     rows: tuple[int, ...] | None = None
     field: str = "chunk"
+    guidance: Guidance | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:

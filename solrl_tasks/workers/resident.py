@@ -14,6 +14,7 @@ from solrl_tasks.models.families.base import Family
 from solrl_tasks.rewards.base import NamedReward
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.workers.counters import Counters
+from solrl_tasks.workers.jobs import Guidance
 
 
 class Resident:
@@ -27,6 +28,7 @@ class Resident:
         self.rewards: dict[str, NamedReward] = {}
         self.features: dict[str, NamedFeature] = {}
         self._cache = cache
+        self._led: dict[Guidance, tuple[Family, EmbeddingCache]] = {}
 
     @cached_property
     def family(self) -> Family:
@@ -39,6 +41,15 @@ class Resident:
     def embeddings(self) -> EmbeddingCache:
         """Encoded prompts; text encoders are on the device only while a new one is encoded."""
         return EmbeddingCache(self._cache, self.family)
+
+    def led(self, guidance: Guidance | None) -> tuple[Family, EmbeddingCache]:
+        """The pipeline under another guidance, and prompts encoded for it; networks and what is on disk are shared."""
+        if guidance is None:
+            return self.family, self.embeddings
+        if guidance not in self._led:
+            family = self.family.with_guidance(guidance.guidance, guidance.guidance_scale)
+            self._led[guidance] = family, EmbeddingCache(self._cache, family)
+        return self._led[guidance]
 
     def engine(self, spec: ExtensionSpec) -> Engine:
         """The engine of a spec, attached to the base on first use.

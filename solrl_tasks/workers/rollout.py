@@ -61,7 +61,7 @@ class Rollout:
         if noise is None:
             return None
         self._sync()
-        family, module = self._resident.family, self._engine.module
+        (family, _), module = self._resident.led(self._job.guidance), self._engine.module
         rows, count = len(noise), len(work.candidates)
         conditioning = _repeated(self._condition(self._job.prompts[work.row].text), rows)
 
@@ -98,7 +98,7 @@ class Rollout:
     def _condition(self, text: str) -> Conditioning:
         if text not in self._encoded:
             texts = tuple(dict.fromkeys((*self._job.texts, text)))
-            rows = self._resident.embeddings.get(texts).to(self._device)
+            rows = self._resident.led(self._job.guidance)[1].get(texts).to(self._device)
             self._encoded |= {one: _row(rows, index) for index, one in enumerate(texts)}
         return self._encoded[text]
 

@@ -83,8 +83,9 @@ def test_an_iteration_has_a_picture(opened):
     with opened("a") as session:
         run_step(session, 0)
         summary = run_step(session, 1)
-        assert summary.images == ["grid.png"]
-        assert (session.run.iteration_dir(1) / "grid.png").read_bytes().startswith(b"\x89PNG")
+        assert summary.images == ["grid.png", "heldout.png"]
+        for name in summary.images:
+            assert (session.run.iteration_dir(1) / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_costs_of_this_run_and_of_the_result_are_kept_apart(opened):
