@@ -20,7 +20,10 @@ Recorder = Callable[[Run, torch.device], tuple[Run, Any]]
 
 
 def record_cuda_graph(run: Run, device: torch.device) -> tuple[Run, Any]:
-    """Record ``run`` as one CUDA graph, after runs that compile and allocate what need not be repeated."""
+    """Record ``run`` as one CUDA graph, after runs that compile and allocate what need not be repeated.
+
+    Meanwhile other threads may use the device, but not draw random numbers on it.
+    """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -28,7 +31,6 @@ def record_cuda_graph(run: Run, device: torch.device) -> tuple[Run, Any]:
             run()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    # Another thread may be decoding images meanwhile, which must not end the recording.
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         outputs = run()
     return graph.replay, outputs

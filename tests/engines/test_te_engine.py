@@ -7,43 +7,13 @@ from torch._dynamo.utils import counters
 
 from solrl_tasks.engines.base import EngineError
 from solrl_tasks.engines.cuda_graphs import LIMIT, Replayed
-from solrl_tasks.engines.te_engine import TransformerEngine
-from solrl_tasks.engines.te_layer import Recipe
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.models.scope import LayerScope
 from tests.support import fake_transformer_engine as fake
+from tests.support.te_fp8 import FP8Engine, record_by_running
 
 CPU = torch.device("cpu")
 BLOCKS = LayerScope((r"blocks\..*",))
-
-
-class FP8Engine(TransformerEngine):
-    """The recipe that the stand-in has; with it the real one can be run on Hopper as well."""
-
-    name = "te-fp8"
-    version = "1"
-    backend = "eager"
-
-    @classmethod
-    def numerics(cls, options, device_class):
-        return {}
-
-    def _choose_recipe(self):
-        return Recipe("fp8", lambda recipes: recipes.Float8CurrentScaling(), row_multiple=8, feature_multiple=16)
-
-    def _recorder(self):
-        return record_by_running
-
-
-def record_by_running(run, device):
-    """Replays are runs on the kept inputs, into the outputs that were given away."""
-    outputs = run()
-
-    def replay():
-        for kept, new in zip(outputs, run(), strict=True):
-            kept.copy_(new)
-
-    return replay, outputs
 
 
 class Block(nn.Module):
@@ -90,6 +60,8 @@ def make_lora(path="blocks.1.q", seed=0):
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
+    monkeypatch.setattr(FP8Engine, "backend", "eager")
+    monkeypatch.setattr(FP8Engine, "_recorder", lambda self: record_by_running)
     torch._dynamo.reset()
     counters.clear()
     yield fake.install(monkeypatch)
