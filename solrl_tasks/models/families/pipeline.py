@@ -16,7 +16,7 @@ from solrl_tasks.config.recipe import ModelSpec
 from solrl_tasks.models import dtypes
 from solrl_tasks.models.autoencoder import Decoder
 from solrl_tasks.models.families.base import Conditioning, Decoded, FamilyError
-from solrl_tasks.models.grids import Grid, scheduler_grid
+from solrl_tasks.models.grids import scheduler_grid
 from solrl_tasks.models.guidance import guided, with_negative
 from solrl_tasks.models.pipelines import fetch_class, load_pipeline, text_encoder_names
 from solrl_tasks.models.scope import LayerScope
@@ -62,14 +62,14 @@ class PipelineFamily:
         self._pipeline = pipeline
         self._decoder = Decoder(pipeline.vae, spec.resolution)
         self._text = TextEncoders(pipeline, self._text_encoders(spec), spec, chosen.text, device)
-        self._grid = self._grid_of(spec)
+        self._grids: dict[int, list[float]] = {}
 
     @classmethod
     def load(cls, spec: ModelSpec, device: torch.device) -> Self:
         """See ``Family.load``."""
         cls._check(spec)
         cls.latent_shape_of(spec)
-        cls._grid_of(spec)
+        cls.grid_of(spec, 1)
         chosen = dtypes.choose(spec, dtypes.device_class(device))
         return cls(spec, device, load_pipeline(cls.pipeline_class, spec, chosen, device), chosen)
 
@@ -122,22 +122,20 @@ class PipelineFamily:
 
     @classmethod
     def grid_of(cls, spec: ModelSpec, steps: int) -> list[float]:
-        """See ``Family.grid_of``."""
-        return cls._grid_of(spec)(steps)
-
-    @classmethod
-    def _grid_of(cls, spec: ModelSpec) -> Grid:
+        """The pipeline's own grid, or that of ``model.shift``; see ``Family.grid_of``."""
         if spec.shift is not None:
-            return partial(sigmas.shifted, shift=spec.shift)
+            return sigmas.shifted(steps, spec.shift)
         folder = fetch(spec)
         _, height, width = cls.latent_shape_of(spec)
         tokens = height * width // cls._patch(read_config(folder, "transformer")) ** 2
         scheduler = read_config(folder, "scheduler", "scheduler_config.json")
-        return scheduler_grid(scheduler, tokens, given_levels=cls.gives_levels)
+        return scheduler_grid(scheduler, tokens, given_levels=cls.gives_levels)(steps)
 
     def sigmas(self, steps: int) -> list[float]:
-        """The pipeline's own grid, or that of ``model.shift``; see ``Family.sigmas``."""
-        return self._grid(steps)
+        """See ``Family.sigmas``."""
+        if steps not in self._grids:
+            self._grids[steps] = self.grid_of(self.spec, steps)
+        return list(self._grids[steps])
 
     @classmethod
     def _text_encoders(cls, spec: ModelSpec) -> tuple[str, ...]:
