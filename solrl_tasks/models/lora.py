@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -84,9 +85,9 @@ class LoraState:
             for path in self.paths
         )
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """``base`` for an adapter that changes nothing, else sha256 (hex) of rank, alpha and weights."""
+        """``base`` for an adapter that changes nothing, else sha256 (hex) of rank, alpha and weights; taken once."""
         if self.is_zero:
             return BASE_DIGEST
         state = hashlib.sha256(f"{FORMAT} {self.rank} {float(self.alpha)!r}".encode())

@@ -69,14 +69,21 @@ def load_pipeline(class_name: str, spec: ModelSpec, dtypes: ComputeDtypes, devic
 def _read(cls: Any, folder: Path, dtypes: ComputeDtypes) -> Any:
     require_components(folder)
     dtype = {"transformer": dtypes.transformer, "vae": dtypes.vae, "default": torch.float32}
-    absent = dict.fromkeys(text_encoder_names(folder))
-    return cls.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True, **absent)
+    return cls.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True, **_absent(folder))
 
 
 def _draw(cls: Any, folder: Path, dtypes: ComputeDtypes, device: torch.device) -> Any:
     networks = {"transformer": dtypes.transformer, "vae": dtypes.vae}
     parts = {name: random_pipeline.draw_part(folder, name, dtype, device) for name, dtype in networks.items()}
-    return cls(**parts, **random_pipeline.small_parts(folder), **dict.fromkeys(text_encoder_names(folder)))
+    return cls(**parts, **random_pipeline.small_parts(folder), **_absent(folder))
+
+
+def _absent(folder: Path) -> dict[str, None]:
+    """The parts that a pipeline begins without: text encoders, and what it was saved without."""
+    index = read_config(folder, "", INDEX)
+    parts = [name for name, value in index.items() if isinstance(value, list)]
+    never = set(parts) - set(components(folder))
+    return {name: None for name in parts if name.startswith("text_encoder") or name in never}
 
 
 def text_encoder_names(folder: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -372,6 +373,17 @@ def test_sd3_without_t5_sees_zeros_as_diffusers_does(tmp_path):
     assert full[:, 16:].any()
     assert ours.shape == full.shape
     assert family.memory()["text"] < with_t5.memory()["text"]
+
+
+def test_sd3_may_be_saved_without_t5(tmp_path):
+    folder = save_tiny("sd3", tmp_path / "sd3")
+    index = json.loads((folder / "model_index.json").read_text())
+    for part in ("text_encoder_3", "tokenizer_3"):
+        index[part] = [None, None]
+        shutil.rmtree(folder / part)
+    (folder / "model_index.json").write_text(json.dumps(index))
+    saved, drawn = load(tiny_spec("sd3", source=str(folder))), load(tiny_spec("sd3", t5=False))
+    assert torch.equal(saved.encode(PROMPTS).tensors["embeds"], drawn.encode(PROMPTS).tensors["embeds"])
 
 
 def test_sana_masks_padding_and_takes_its_instruction_when_asked():

@@ -58,13 +58,13 @@ class Flux(PipelineFamily):
         return Conditioning({"embeds": embeds, "pooled": pooled})
 
     def _predict(self, module: nn.Module, x: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
-        embeds = conditioning.tensors["embeds"].to(self.compute_dtype)
+        embeds = self._computed(conditioning, "embeds")
         image_ids, text_ids = self._positions(embeds.shape[1])
         (packed,) = module(
             hidden_states=pack(x).to(self.compute_dtype),
             timestep=sigma,
             guidance=torch.full_like(sigma, self.spec.guidance) if self._guided else None,
-            pooled_projections=conditioning.tensors["pooled"].to(self.compute_dtype),
+            pooled_projections=self._computed(conditioning, "pooled"),
             encoder_hidden_states=embeds,
             txt_ids=text_ids,
             img_ids=image_ids,

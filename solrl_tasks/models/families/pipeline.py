@@ -185,7 +185,8 @@ class PipelineFamily:
 
     def velocity(self, module: nn.Module, x: Tensor, sigma: float | Tensor, conditioning: Conditioning) -> Tensor:
         """See ``Family``. In bfloat16 the network itself rounds sigma, as in diffusers' pipeline."""
-        levels = torch.as_tensor(sigma, dtype=torch.float32, device=x.device).expand(len(x))
+        # Copying a number to a GPU would wait for all that it was given; writing it there does not.
+        levels = sigma.expand(len(x)) if isinstance(sigma, Tensor) else torch.full((len(x),), sigma, device=x.device)
         predict: Callable[[Tensor, Tensor, Conditioning], Tensor] = partial(self._predict, module)
         return guided(predict, x, levels, conditioning, self.spec.guidance_scale)
 

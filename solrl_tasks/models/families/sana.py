@@ -75,7 +75,7 @@ class Sana(PipelineFamily):
         config = self._pipeline.transformer.config
         (velocity,) = module(
             x.to(self.compute_dtype),
-            encoder_hidden_states=conditioning.tensors["embeds"].to(self.compute_dtype),
+            encoder_hidden_states=self._computed(conditioning, "embeds"),
             encoder_attention_mask=conditioning.tensors["mask"],
             timestep=sigma * TRAINING_LEVELS * config.timestep_scale,
             return_dict=False,

@@ -81,8 +81,8 @@ class Sd3(PipelineFamily):
         (velocity,) = module(
             hidden_states=x.to(self.compute_dtype),
             timestep=sigma * TRAINING_LEVELS,
-            encoder_hidden_states=conditioning.tensors["embeds"].to(self.compute_dtype),
-            pooled_projections=conditioning.tensors["pooled"].to(self.compute_dtype),
+            encoder_hidden_states=self._computed(conditioning, "embeds"),
+            pooled_projections=self._computed(conditioning, "pooled"),
             return_dict=False,
         )
         predicted: Tensor = velocity.float()
