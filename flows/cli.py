@@ -10,6 +10,7 @@ from flows.commands import bench, pools, prompts, reward, runs, track
 from flows.commands.convert import convert
 from flows.commands.demo import demo
 from flows.commands.doctor import doctor
+from flows.commands.evaluate import evaluate
 from flows.commands.export import export
 from flows.commands.train import train
 from flows.commands.up import up
@@ -28,6 +29,7 @@ app.add_typer(pools.app, name="pools")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(bench.app, name="bench")
 app.add_typer(reward.app, name="reward")
+app.command()(evaluate)
 app.command()(export)
 app.command()(convert)
 app.add_typer(track.app, name="track")

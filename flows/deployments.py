@@ -7,6 +7,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import ParameterSchema
 
+from flows.evaluate import evaluate
 from flows.rank_fidelity import rank_fidelity
 from flows.train import train
 
@@ -20,8 +21,11 @@ class ClosedParameters(ParameterSchema):
 
 
 def make_deployments() -> list[RunnerDeployment]:
-    """``solrl/train`` and ``solrl-rank-fidelity/default``, found by module: they run from any folder."""
-    return [_deployment(train, "train"), _deployment(rank_fidelity, "default")]
+    """``solrl/train``, ``solrl-rank-fidelity/default`` and ``solrl-evaluate/default``, found by module.
+
+    They run from any folder.
+    """
+    return [_deployment(train, "train"), _deployment(rank_fidelity, "default"), _deployment(evaluate, "default")]
 
 
 def serve_deployments() -> None:

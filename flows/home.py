@@ -1,14 +1,32 @@
 """The store of a home, opened for reading by the commands that list things."""
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flows.errors import UserError
 from flows.settings import Settings
 from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import EVALUATION_PREFIX, RunInfo
+
+if TYPE_CHECKING:
+    from solrl_tasks.tracking.mlflow_run import Status
 
 STUDY_PREFIX: Final = "study-"
 """Studies hold their references in runs of the store that commit no iteration; the name tells."""
+
+
+def special_kind(run_id: str) -> str:
+    """``study`` or ``evaluation`` for runs that train nothing; else an empty text."""
+    kinds = {STUDY_PREFIX: "study", EVALUATION_PREFIX: "evaluation"}
+    return next((kind for prefix, kind in kinds.items() if run_id.startswith(prefix)), "")
+
+
+def shown_status(info: RunInfo) -> "Status":
+    """What MLflow is told of a run's state."""
+    if info.status == "running":
+        return "RUNNING"
+    done = info.committed > 0 if special_kind(info.run_id) else info.status == "finished"
+    return "FINISHED" if done else "KILLED"
 
 
 def open_store(home: Path | None) -> Store:

@@ -37,6 +37,9 @@ Group = Annotated[int, Field(ge=2, le=100_000)] | SkipJsonSchema[None]
 Prompts = Count | SkipJsonSchema[None]
 Engine = Annotated[str, AfterValidator(_known_engine), WithJsonSchema(_engine_schema())] | SkipJsonSchema[None]
 LearningRate = Annotated[float, Field(gt=0, le=1)] | SkipJsonSchema[None]
+Iteration = Annotated[int, Field(ge=0, le=100_000)] | SkipJsonSchema[None]
+Guidance = Annotated[float, Field(ge=0, le=30)] | SkipJsonSchema[None]
+GuidanceScale = Annotated[float, Field(ge=1, le=30)] | SkipJsonSchema[None]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)] | SkipJsonSchema[None]
 
 FIELDS: Final[dict[str, str]] = {

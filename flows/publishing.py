@@ -12,6 +12,7 @@ from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
+from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store import atomic
 from solrl_tasks.store.errors import StoreError
@@ -54,13 +55,14 @@ def describe(store: Store, view: RunView) -> RunFacts:
         recipe=recipe.model_dump(mode="json"),
         engines={name: find_extension("engine", name).kind for name in sorted(used)},
         versions=dict(record.get("libraries", {})),
+        evaluates=evaluated(view),
     )
 
 
 def first_record(store: Store, view: RunView) -> dict[str, Any]:
     """The environment that the run's first pool was computed in; empty where none is known."""
     for summary in read_summaries(view):
-        for stage in ("evaluate", "explore"):
+        for stage in ("evaluate_pool", "explore"):
             ref = summary.refs.get(stage)
             if ref is None or ref.kind != "pools":
                 continue
@@ -84,7 +86,8 @@ def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator
     """The run's images and the adapter of its last policy, in the format that diffusers loads."""
     with tempfile.TemporaryDirectory() as folder:
         adapter = None
-        last = next((summary for summary in reversed(summaries) if summary.step > 0), None)
+        trained = [summary for summary in summaries if summary.step > 0 and "policy" in summary.refs]
+        last = trained[-1] if trained else None
         if last is not None:
             export_adapter(store, view, last, Path(folder))
             adapter = (last.step, Path(folder))

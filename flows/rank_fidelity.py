@@ -61,9 +61,10 @@ def rank_fidelity(
 def _study(
     steps: list[int], prompts: int, config: str, asked: dict[str, Any], policy: tuple[str | None, int | None]
 ) -> dict[str, Any]:
+    from solrl_tasks.stages.recorded import StudyError, recorded_policy
     from solrl_tasks.stages.session import open_session
     from solrl_tasks.stages.specs import BASE
-    from solrl_tasks.stages.study import StudyError, base_study, measure_ranks, recorded_policy
+    from solrl_tasks.stages.study import base_study, measure_ranks
     from solrl_tasks.stages.tasks import call_as_task
     from solrl_tasks.store.keys import digest
 

@@ -11,6 +11,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
+from flows.home import shown_status
 from flows.lifecycle import Report
 from flows.presence import find_absent, forget
 from flows.settings import Settings
@@ -55,16 +56,16 @@ def close_dead_mlflow_runs(settings: Settings, report: Report) -> int:
     from solrl_tasks.tracking.mlflow_client import connect
 
     store = Store(settings.store_root)
-    found = {run.run_id: run.status for run in list_runs(store)}
+    found = {run.run_id: run for run in list_runs(store)}
     query = f"attributes.status = 'RUNNING' and tags.`solrl.store_id` = '{store_id(store)}'"
     closed = 0
     with connect(settings.mlflow.url) as client:
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         for run in client.search_runs(experiments, query, max_results=1000):
             run_id = run.data.tags["solrl.run_id"]
-            if found.get(run_id) == "running":
+            status: Status = shown_status(found[run_id]) if run_id in found else "KILLED"
+            if status == "RUNNING":
                 continue
-            status: Status = "FINISHED" if found.get(run_id) == "finished" else "KILLED"
             report(f"MLflow: run {run_id!r} is shown as RUNNING but no process has it open; ended as {status}")
             client.set_terminated(run.info.run_id, status)
             if run_id in found:

@@ -8,7 +8,7 @@ from typing import Final
 
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import format_bytes, say
-from flows.home import STUDY_PREFIX
+from flows.home import special_kind
 from flows.servers import ServerSpec, mlflow_server, prefect_server, probe
 from flows.settings import Settings, profile_url
 
@@ -72,7 +72,7 @@ def _store(settings: Settings) -> None:
 
     store = Store(settings.store_root)
     everything, pools = list_runs(store), describe_pools(store)
-    runs = [run for run in everything if not run.run_id.startswith(STUDY_PREFIX)]
+    runs = [run for run in everything if not special_kind(run.run_id)]
     counts = Counter(run.status for run in runs)
     say(f"  runs          {len(runs)}" + "".join(f", {counts[status]} {status}" for status in sorted(counts)))
     for run in runs:
@@ -80,7 +80,7 @@ def _store(settings: Settings) -> None:
             say(f"    {run.run_id}: interrupted; the same run id goes on where it stopped")
         elif run.status == "damaged":
             say(f"    {run.run_id}: its configuration is damaged; put it back from a copy, or use another run id")
-    say(f"  studies       {len(everything) - len(runs)}")
+    say(f"  studies       {len(everything) - len(runs)}, evaluations among them")
     partial = [pool for pool in pools if pool.partial]
     size = format_bytes(sum(pool.bytes for pool in pools))
     say(f"  pools         {len(pools)}, {len(partial)} of them partly filled, {size}")

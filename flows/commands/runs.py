@@ -8,7 +8,7 @@ import typer
 from flows.commands.options import AsJson, Home
 from flows.console import console, make_table, say
 from flows.errors import UserError
-from flows.home import STUDY_PREFIX, open_store
+from flows.home import open_store, special_kind
 
 app = typer.Typer(help="List runs, or show one.", invoke_without_command=True)
 
@@ -24,8 +24,8 @@ def list_all(context: typer.Context, home: Home = None) -> None:
     runs = list_runs(open_store(home))
     table = make_table("run", "status", "iterations", "engine", "held by")
     for run in runs:
-        if run.run_id.startswith(STUDY_PREFIX) and run.status != "running":
-            table.add_row(run.run_id, "study")
+        if special_kind(run.run_id) and run.status != "running":
+            table.add_row(run.run_id, special_kind(run.run_id))
             continue
         config = run.config or {}
         engine = config.get("explore", {}).get("engine", {}).get("name", "?")
@@ -34,7 +34,7 @@ def list_all(context: typer.Context, home: Home = None) -> None:
         held = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}" if run.holder else ""
         table.add_row(run.run_id, run.status, done, engine, held)
     console.print(table)
-    if any(run.status == "interrupted" and not run.run_id.startswith(STUDY_PREFIX) for run in runs):
+    if any(run.status == "interrupted" and not special_kind(run.run_id) for run in runs):
         say("An interrupted run goes on where it stopped when it is started again with the same run id.")
 
 

@@ -1,19 +1,15 @@
 """``solrl track``: MLflow made again from the store."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 
 from flows.commands.options import Home, MlflowPort
 from flows.console import say
 from flows.errors import UserError
-from flows.home import open_store
+from flows.home import open_store, shown_status
 from flows.settings import Settings
 
-if TYPE_CHECKING:
-    from solrl_tasks.tracking.mlflow_run import Status
-
-STATUS: "Final[dict[str, Status]]" = {"running": "RUNNING", "finished": "FINISHED"}
 app = typer.Typer(help="Make trackers show what the store holds.", no_args_is_help=True)
 
 
@@ -36,7 +32,7 @@ def rebuild(
     found = {info.run_id: info for info in list_runs(store)}
     if run not in found:
         raise UserError(f"no run {run!r} in {store.root}; there is {', '.join(found) or 'none'}")
-    found_there = rebuild_run(settings, store, run, STATUS.get(found[run].status, "KILLED"))
+    found_there = rebuild_run(settings, store, run, shown_status(found[run]))
     for note in found_there.run.notes:
         say(f"note: {note}")
     if found_there.replaced:

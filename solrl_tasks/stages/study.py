@@ -11,17 +11,11 @@ from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import Call, direct
 from solrl_tasks.stages.jobs import PoolJob
-from solrl_tasks.stages.plan import choose_policy
+from solrl_tasks.stages.recorded import StudyError
 from solrl_tasks.stages.scores import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import BASE, PolicyChoice
 from solrl_tasks.store.refs import Ref
-from solrl_tasks.store.runs import view_run
-from solrl_tasks.tracking.summary import Summary
-
-
-class StudyError(ValueError):
-    """A study that cannot be made of what the store holds."""
 
 
 class ProxyRanks(Frozen):
@@ -95,25 +89,6 @@ class Cost:
     def forwards(self) -> int:
         """Transformer evaluations still to do, per image."""
         return self.missing * self.job.chunk * self.job.sampling.steps
-
-
-def recorded_policy(session: Session, run_id: str, step: int | None = None) -> PolicyChoice:
-    """The sampling policy that another run of the store left behind.
-
-    Args:
-        step: iteration that ended with it; the last committed one by default.
-
-    Raises:
-        StudyError: there is no such iteration, or the run trained another model.
-    """
-    view = view_run(session.store, run_id)
-    summaries = view.summaries()
-    chosen = max(summaries, default=None) if step is None else step
-    if chosen is None or chosen not in summaries:
-        raise StudyError(f"run {run_id} has no committed iteration {step}: it has {sorted(summaries) or 'none'}")
-    if view.inputs().get("model.source") not in (None, session.base_digest):
-        raise StudyError(f"run {run_id} trained another model than {session.recipe.model.source}: give its own recipe")
-    return choose_policy(session, Summary.model_validate(summaries[chosen]).refs["policy"], "old")
 
 
 def base_study(

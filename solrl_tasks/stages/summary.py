@@ -1,7 +1,7 @@
 """The metrics of a finished step, from what the store holds."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +35,33 @@ def build_summary(session: Session, course: Course, images: list[str]) -> Summar
     if course.pool is not None and course.samples is not None:
         metrics |= _training_metrics(session, course)
     metrics |= _evaluation_metrics(session, course)
+    return make_summary(session, course.step, metrics, course.outcomes, _refs(session, course), images)
+
+
+def make_summary(
+    session: Session,
+    step: int,
+    metrics: Metrics,
+    outcomes: Mapping[str, StageOutcome],
+    refs: dict[str, Ref],
+    images: list[str],
+    notes: Sequence[str] = (),
+) -> Summary:
+    """A step's record from its metrics and from what its stages came to; costs are added."""
     plain = {name: value.mean if isinstance(value, Estimate) else value for name, value in metrics.items()}
     stderr = {name: value.stderr for name, value in metrics.items() if isinstance(value, Estimate)}
-    plain |= _costs(session, course)
+    plain |= _costs(session, step, outcomes)
     finite, dropped = split_finite(plain)
-    notes = [f"not finite and therefore absent: {', '.join(dropped)}"] if dropped else []
+    absent = [f"not finite and therefore absent: {', '.join(dropped)}"] if dropped else []
     return Summary(
         run_id=session.run.run_id,
-        step=course.step,
+        step=step,
         timestamp_ms=int(time.time() * 1000),
         metrics=finite,
         stderr={name: value for name, value in split_finite(stderr)[0].items() if name in finite},
-        stages={name: _stage_cost(outcome) for name, outcome in course.outcomes.items()},
-        refs=_refs(session, course),
-        notes=notes + _notes(course.outcomes.values()),
+        stages={name: _stage_cost(outcome) for name, outcome in outcomes.items()},
+        refs=refs,
+        notes=[*notes, *absent, *_notes(outcomes.values())],
         images=images,
     )
 
@@ -140,27 +153,27 @@ def _evaluation_metrics(session: Session, course: Course) -> Metrics:
     return metrics
 
 
-def _costs(session: Session, course: Course) -> dict[str, float]:
+def _costs(session: Session, step: int, outcomes: Mapping[str, StageOutcome]) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for name, outcome in course.outcomes.items():
+    for name, outcome in outcomes.items():
         metrics[f"seconds/{name}"] = outcome.seconds
         metrics[f"gpu_hours/attributed_{name}"] = outcome.attributed_seconds / SECONDS_PER_HOUR
-    spent = session.run.journal.totals(course.step)
+    spent = session.run.journal.totals(step)
     metrics |= {f"gpu_hours/spent_{name}": seconds / SECONDS_PER_HOUR for name, seconds in spent.items()}
     metrics["gpu_hours/spent"] = sum(session.run.journal.totals().values()) / SECONDS_PER_HOUR
-    metrics["gpu_hours/attributed"] = _attributed(session, course) / SECONDS_PER_HOUR
-    for outcome in course.outcomes.values():
+    metrics["gpu_hours/attributed"] = _attributed(session, step, outcomes) / SECONDS_PER_HOUR
+    for outcome in outcomes.values():
         if outcome.stage == "explore":
             metrics["explore/blocks_computed"] = float(str(outcome.details["blocks_computed"]))
             metrics["explore/blocks_reused"] = float(str(outcome.details["blocks_reused"]))
     return metrics
 
 
-def _attributed(session: Session, course: Course) -> float:
-    now = sum(outcome.attributed_seconds for outcome in course.outcomes.values())
+def _attributed(session: Session, step: int, outcomes: Mapping[str, StageOutcome]) -> float:
+    now = sum(outcome.attributed_seconds for outcome in outcomes.values())
     earlier = 0.0
-    if course.step > 0:
-        before = session.run.summary(course.step - 1) or {"metrics": {}}
+    if step > 0:
+        before = session.run.summary(step - 1) or {"metrics": {}}
         earlier = float(before["metrics"].get("gpu_hours/attributed", 0.0)) * SECONDS_PER_HOUR
     return earlier + now
 

@@ -64,7 +64,9 @@ def call_as_task(stage: StageFunction, session: Session, job: Any) -> StageOutco
     ticket = next(_tickets)
     _waiting[ticket] = lambda: stage(session, job)
     try:
-        name = "audit" if getattr(job, "stage", "") == "audit" else stage.__name__
+        # Stages that run twice in a step, each time under a name of its own.
+        own = getattr(job, "stage", "")
+        name = own if own in ("audit", "reference") else stage.__name__
         state = _TASKS[stage](name, job.step, ticket, return_state=True)
         data: dict[str, Any] = state.result()
     finally:

@@ -21,6 +21,8 @@ from solrl_tasks.store.root import Store, check_name
 logger = logging.getLogger(__name__)
 _MAY_GROW: Final = "iterations"
 _CONFIG_REMEDY: Final = "put the file back from a copy (the tracker has one), or use another run id"
+EVALUATION_PREFIX: Final = "evaluate-"
+"""Evaluations of stored policies are held by runs that train nothing; the name tells."""
 Status = Literal["running", "finished", "interrupted", "damaged"]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.store.keys import digest
@@ -38,6 +38,7 @@ class RunFacts(Frozen):
         recipe: the resolved recipe as a plain tree.
         engines: names of the engines used, and whether each is real or emulated.
         versions: of the libraries, by name.
+        evaluates: names of the policies that an evaluation measures; empty for a run that trains.
     """
 
     run_id: str
@@ -47,6 +48,7 @@ class RunFacts(Frozen):
     recipe: dict[str, JsonValue]
     engines: dict[str, Literal["real", "emulated"]]
     versions: dict[str, str]
+    evaluates: dict[str, str] = Field(default_factory=dict)
 
     @property
     def config_digest(self) -> str:
@@ -154,8 +156,8 @@ def publish_or_note(
     except Exception as error:  # tracking is a view: no fault of it may stop a run
         reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
         note(
-            f"MLflow does not show the latest of {facts.run_id}: {reason}. Training goes on; its summaries "
-            f"are safe and the next one tries again, as does `solrl track rebuild {facts.run_id}`"
+            f"MLflow does not show the latest of {facts.run_id}: {reason}. Nothing is lost: its summaries "
+            f"are safe, and the next one tries again, as does `solrl track rebuild {facts.run_id}`"
         )
         return None
     for line in shown.notes:
@@ -241,6 +243,7 @@ def _describe(client: Any, run: Any, facts: RunFacts) -> None:
         "solrl.iterations": str(facts.recipe.get("iterations", "")),
     }
     tags |= {f"solrl.engine.{name}": kind for name, kind in facts.engines.items()}
+    tags |= {f"solrl.evaluates.{name}": policy for name, policy in facts.evaluates.items()}
     tags |= {f"solrl.version.{name}": version for name, version in facts.versions.items()}
     changed = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
     if changed:

@@ -12,7 +12,7 @@ from solrl_tasks.store.refs import Ref
 COST_PREFIXES: Final = ("gpu_hours/", "explore/blocks_", "seconds/")
 """Metrics of what an iteration cost; a run that was interrupted has others than one that was not."""
 
-STAGES: Final = ("quantize", "explore", "select", "regenerate", "audit", "update", "evaluate")
+STAGES: Final = ("quantize", "explore", "select", "regenerate", "audit", "update", "reference", "evaluate")
 """In order of work."""
 
 StageState = Literal["Completed", "Reused", "Skipped"]

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from solrl_tasks.analysis.estimates import Estimate, mean_estimate, paired_difference
+from solrl_tasks.analysis.estimates import (
+    Estimate,
+    confidence_interval,
+    mean_estimate,
+    paired_difference,
+    paired_units,
+    share_better,
+    unit_means,
+)
 
 
 def test_mean_and_standard_error():
@@ -64,3 +72,39 @@ def test_pairs_need_both_sides():
     assert (gain.mean, gain.n, gain.excluded) == (0.5, 1, 2)
     with pytest.raises(ValueError, match="one shape"):
         paired_difference(np.zeros(2), np.zeros(3))
+
+
+def test_values_of_a_unit_are_averaged_before_any_error_is_taken():
+    assert unit_means(np.array([[1.0, 3.0], [np.nan, 5.0], [np.nan, np.inf]])).tolist() == pytest.approx(
+        [2.0, 5.0, math.nan], nan_ok=True
+    )
+
+
+def test_pairs_count_where_both_sides_are_valid():
+    after = np.array([[2.0, np.nan, 4.0], [1.0, 1.0, 1.0], [np.nan] * 3])
+    before = np.array([[1.0, 100.0, np.nan], [0.0, 0.0, 3.0], [0.0] * 3])
+    found = paired_units(after, before)
+    assert (found.mean, found.n, found.excluded) == (pytest.approx(0.5), 2, 1)
+    better = share_better(after, before)
+    assert (better.mean, better.n) == (0.75, 2)
+
+
+def test_pairing_takes_away_what_prompts_have_in_common():
+    rng = np.random.default_rng(0)
+    prompts = rng.standard_normal((40, 1)) * 10
+    before = prompts + rng.standard_normal((40, 4))
+    after = before + 0.5 + 0.1 * rng.standard_normal((40, 4))
+    found = paired_units(after, before)
+    assert found.mean == pytest.approx(0.5, abs=0.05)
+    assert found.stderr < mean_estimate(unit_means(after)).stderr / 50
+
+
+def test_an_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(1000):
+        low, high = confidence_interval(mean_estimate(rng.standard_normal(8)))
+        covered += low <= 0.0 <= high
+    assert 930 <= covered <= 970
+    low, high = confidence_interval(mean_estimate(np.array([1.0])))
+    assert math.isnan(low) and math.isnan(high)

@@ -51,11 +51,33 @@ def test_the_run_form_finds_no_null_to_send_back(schema: dict[str, Any]):
 
 
 def test_the_deployments_and_where_they_are_found():
-    train, study = make_deployments()
+    train, study, evaluation = make_deployments()
     assert (train.flow_name, train.name) == ("solrl", "train")
     assert (study.flow_name, study.name) == ("solrl-rank-fidelity", "default")
+    assert (evaluation.flow_name, evaluation.name) == ("solrl-evaluate", "default")
     assert train.entrypoint == "flows.train.train"
     assert train.concurrency_limit is None, "the server's slots outlive a power cut"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, "'run_id'"),
+        ({"run_id": "../up"}, "'run_id'. Failure reason: '../up' does not match"),
+        ({"run_id": "a", "role": "best"}, "'best' is not one of ['ema', 'current', 'old']"),
+        ({"run_id": "a", "rewards": "scene"}, "'scene' is not of type 'array'"),
+        ({"run_id": "a", "rewards": []}, "'rewards'"),
+        ({"run_id": "a", "guidance_scale": 0.5}, "0.5 is less than the minimum of 1"),
+        ({"run_id": "a", "iteration": -1}, "-1 is less than the minimum of 0"),
+        ({"run_id": "a", "reward": ["scene"]}, "'reward' was unexpected"),
+    ],
+)
+def test_an_evaluation_is_refused_at_creation(parameters: dict[str, Any], words: str):
+    schema = make_deployments()[2]._parameter_openapi_schema.model_dump(exclude_unset=True)
+    validate({"run_id": "a", "rewards": ["scene"], "role": "old", "iteration": 0}, schema, raise_on_error=True)
+    with pytest.raises(ValidationError) as refused:
+        validate(parameters, schema, raise_on_error=True)
+    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("parameter", sorted(FIELDS))

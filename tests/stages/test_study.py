@@ -3,7 +3,8 @@
 import pytest
 
 from solrl_tasks.stages.iteration import run_all
-from solrl_tasks.stages.study import StudyError, base_study, measure_ranks, recorded_policy, study_cost
+from solrl_tasks.stages.recorded import StudyError, recorded_policy
+from solrl_tasks.stages.study import base_study, measure_ranks, study_cost
 
 STEPS = (1, 2)
 ENGINES = ("nvfp4-emulated", "bf16")
