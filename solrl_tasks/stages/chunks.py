@@ -40,15 +40,18 @@ def settle_chunks(recipe: Recipe, recorded: Mapping[str, Any] | None, fit: Fit) 
         fit: asked only for what no record answers.
     """
 
-    def settled(sampling: SamplingSpec, count: int, *path: str) -> dict[str, Any]:
+    def settled(sampling: SamplingSpec, count: int, *path: str, rows: int = 1) -> dict[str, Any]:
         if sampling.chunk != "auto":
             return {}
         known = _recorded(recorded, path)
-        return {"chunk": balanced(count, fit(sampling)) if known is None else known}
+        return {"chunk": balanced(count, max(1, fit(sampling) // rows)) if known is None else known}
 
     explore = settled(recipe.explore, recipe.explore.candidates, "explore")
     regenerate = settled(recipe.regenerate, recipe.select.keep, "regenerate")
-    evaluate = settled(recipe.evaluate.sampling, recipe.evaluate.seeds, "evaluate", "sampling")
+    # Guidance that the evaluation alone has takes two rows for an image.
+    guided = (recipe.evaluate.guidance_scale or 1.0) > 1.0 and recipe.model.guidance_scale == 1.0
+    rows = 2 if guided else 1
+    evaluate = settled(recipe.evaluate.sampling, recipe.evaluate.seeds, "evaluate", "sampling", rows=rows)
     sampling = recipe.evaluate.sampling.model_copy(update=evaluate)
     return recipe.model_copy(
         update={

@@ -146,7 +146,8 @@ class Device:
         """
         trainer = self._trainer(policy.current)
         started, shortage = self._clock(), None
-        conditioning = self.resident.embeddings.get(job.distinct_texts)
+        with self._explained("encoding prompts"):
+            conditioning = self.resident.embeddings.get(job.distinct_texts)
         try:
             state, metrics = trainer.update(job, policy, conditioning)
         except torch.OutOfMemoryError as error:

@@ -9,7 +9,7 @@ from torch import Tensor
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.jobs import RolloutJob, Work
-from solrl_tasks.workers.memory import SHARE, Meter, largest_fit
+from solrl_tasks.workers.memory import SHARE, Meter, give_back, largest_fit
 from solrl_tasks.workers.resident import Resident
 from solrl_tasks.workers.rollout import Rollout
 
@@ -23,7 +23,9 @@ def fitting_chunk(resident: Resident, job: RolloutJob, meter: Meter) -> int | No
     """
     trial = _Trial(resident, job)
     with _uncompiled():
-        return largest_fit(lambda size: trial.need(size, meter), int(SHARE * meter.total))
+        found = largest_fit(lambda size: trial.need(size, meter), int(SHARE * meter.total))
+    give_back()
+    return found
 
 
 def try_block(resident: Resident, job: RolloutJob, size: int) -> None:

@@ -38,6 +38,10 @@ class Stages(Protocol):
 class Lane(Protocol):
     """Where blocks are finished while the next one is sampled."""
 
+    def enter(self) -> None:
+        """Begin a thread that finishes blocks."""
+        ...
+
     def mark(self) -> Any:
         """The end of what the caller's thread has queued on the device so far."""
         ...
@@ -53,6 +57,9 @@ class Lane(Protocol):
 
 class HostLane:
     """A thread beside the caller's and nothing more: for devices that queue nothing."""
+
+    def enter(self) -> None:
+        """Nothing to set."""
 
     def mark(self) -> None:
         """Nothing is queued."""
@@ -71,6 +78,10 @@ class SideStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def enter(self) -> None:
+        """Threads begin on the first device, whichever the caller is on."""
+        torch.cuda.set_device(self._stream.device)
 
     def mark(self) -> torch.cuda.Event:
         """An event on the caller's stream."""
@@ -112,7 +123,7 @@ def overlapped(stages: Stages, blocks: Iterable[Work], lane: Lane) -> Results:
     A result's seconds run from the end of the block before, or from its own beginning if that was later: their sum is
     the time in which the device had something to do.
     """
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solrl-finish")
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solrl-finish", initializer=lane.enter)
     try:
         yield from _in_order(_launched(stages, blocks, lane, pool))
     finally:

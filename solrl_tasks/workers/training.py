@@ -1,11 +1,10 @@
 """The update: optimizer steps on the kept samples, then the lagged roles."""
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +23,6 @@ from solrl_tasks.workers.state import PolicyState
 
 Row = tuple[int, int, float]
 """Sample, slot among the sample's noise levels, noise level."""
-
-
-WORKSPACE: Final = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-"""Without it torch refuses deterministic matrix products; the value is what it would use anyway on large devices."""
 
 
 class TrainingError(RuntimeError):
@@ -256,7 +251,6 @@ def _reproducible(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    os.environ.setdefault(*WORKSPACE)
     settings: Any = torch.utils.deterministic
     enabled, warned = (
         torch.are_deterministic_algorithms_enabled(),

@@ -54,6 +54,15 @@ def test_every_auto_becomes_a_number_that_fits_what_is_sampled():
     assert numbers(settle_chunks(AUTO, None, lambda sampling: by_engine[sampling.engine.name])) == (16, 8, 4)
 
 
+def test_guidance_of_the_evaluation_alone_halves_what_fits_there():
+    evaluate = AUTO.evaluate.model_copy(update={"guidance_scale": 4.0, "seeds": 16})
+    guided = AUTO.model_copy(update={"evaluate": evaluate})
+    assert numbers(settle_chunks(guided, None, lambda sampling: 16)) == (16, 12, 8)
+    assert numbers(settle_chunks(guided, None, lambda sampling: 1))[2] == 1
+    trained = guided.model_copy(update={"model": AUTO.model.model_copy(update={"guidance_scale": 4.0})})
+    assert numbers(settle_chunks(trained, None, lambda sampling: 16)) == (16, 12, 16)
+
+
 def test_what_a_run_recorded_is_not_measured_again_and_what_was_named_is_not_touched():
     recorded = settle_chunks(AUTO, None, lambda sampling: 16)
     stored = recorded.model_dump(mode="json")
