@@ -12,6 +12,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "family": ("solrl_tasks.models.families", "FAMILY"),
     "engine": ("solrl_tasks.engines", "ENGINE"),
     "sampler": ("solrl_tasks.sampling.samplers", "SAMPLER"),
+    "sde step": ("solrl_tasks.sampling.sde", "STEP"),
     "feature": ("solrl_tasks.features", "FEATURE"),
     "reward": ("solrl_tasks.rewards", "REWARD"),
     "objective": ("solrl_tasks.objectives", "OBJECTIVE"),
