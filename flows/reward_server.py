@@ -46,7 +46,7 @@ class Limits:
 
     batch: int = 64
     body: int = 256 * 2**20
-    waiting: int = 8
+    waiting: int = 16
 
 
 class RewardApp:

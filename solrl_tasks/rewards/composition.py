@@ -166,10 +166,16 @@ class Composition:
 
         Raises:
             UnaskedError: the metadata of a prompt do not say what to look for.
-            RewardError: weights are not to be had.
+            RewardError: weights are not to be had, or there is no memory for a block of ``batch`` images.
         """
         asked = [parse_asked(item) for item in metadata]
-        found = self.perception.see(np.ascontiguousarray(images), asked)
+        try:
+            found = self.perception.see(np.ascontiguousarray(images), asked)
+        except torch.OutOfMemoryError as error:
+            raise RewardError(
+                f"reward {self.name!r} found no memory on {self.perception.device} for {self.options.batch} images at "
+                "once: lower its option batch, or leave more memory free by a smaller chunk"
+            ) from error
         verdicts = [judge(each, seen, self.options.threshold) for each, seen in zip(asked, found, strict=True)]
         return [pair[self.strict] for pair in verdicts]
 

@@ -316,3 +316,52 @@ def test_a_cut_holds_at_least_one_pixel_and_none_outside():
     assert cut(image, (0.0, 0.0, 2.0, 2.0)).shape == (2, 2, 3)
     assert cut(image, (1.2, 0.2, 1.3, 0.4)).tolist() == image[:1, 1:].tolist()
     assert cut(image, (2.0, 2.0, 2.0, 2.0)).tolist() == image[1:, 1:].tolist()
+
+
+# Memory and accelerators
+
+
+def test_too_little_memory_names_the_option(fakes):
+    partial, _ = fakes
+
+    def detect(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    partial.perception.detector.detect = detect
+    with pytest.raises(RewardError, match="found no memory on cpu for 8 images at once: lower its option batch"):
+        score(partial, pictures(1, 2), [""] * 2, [RED_CAR] * 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_boxes_and_colours_on_an_accelerator(owl_folder):
+    """Those of the CPU but for rounding, and the same in any company."""
+    device, images, names = torch.device("cuda"), noise(5, 96), ("cat", "red car")
+    near, far = (OwlDetector(Folder(owl_folder), Folder(owl_folder), where, 2) for where in (device, CPU))
+    found, wanted = near.detect(images, names, 0.0), far.detect(images, names, 0.0)
+    for each, other in zip(found, wanted, strict=True):
+        assert [d.name for d in each] == [d.name for d in other]
+        assert np.allclose([d.score for d in each], [d.score for d in other], atol=1e-4)
+        assert np.allclose([d.box for d in each], [d.box for d in other], atol=0.05)
+    assert found == [near.detect(images[i : i + 1], names, 0.0)[0] for i in range(5)]
+    place, boxes = Random("tiny"), [(0.0, 0.0, 20.0, 20.0), (10.0, 3.0, 50.0, 63.0), (30.0, 0.0, 90.0, 40.0)]
+    reader, twin = (ClipColours(place, Folder(EMBEDDED_TOKENIZER), where, 2) for where in (device, CPU))
+    # Random weights are drawn anew on each kind of device.
+    reader.module.load_state_dict(twin.module.state_dict())
+    colours = reader.read(images[0], boxes, "car")
+    for row, other in zip(colours, twin.read(images[0], boxes, "car"), strict=True):
+        assert list(row.values()) == pytest.approx(list(other.values()), abs=1e-3)
+    assert colours == [reader.read(images[0], [box], "car")[0] for box in boxes]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_published_sizes_fit_and_leave_an_accelerator():
+    before = torch.cuda.memory_allocated()
+    options = {"source": "random:owlv2-base", "colours": "random:vit-l-14", "threshold": 0.01}
+    reward = make_reward(RewardSpec(name="composition", options=options), torch.device("cuda"))
+    found = score(reward, noise(9, 512), [""] * 9, [RED_CAR] * 9)
+    assert found.failures == ()
+    assert 2.2e9 < reward.memory() < 2.5e9
+    reward.unload()
+    assert torch.cuda.memory_allocated() - before < 1e8
