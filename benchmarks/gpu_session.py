@@ -20,6 +20,8 @@ from pathlib import Path
 
 SOLRL = (sys.executable, "-c", "from flows.cli import main; main()")
 FAMILIES = ("flux", "sd3", "sana")
+STOP_SECONDS = 40
+"""For a command to stop what it started, before it is killed."""
 LARGE = {"flux": "6", "sd3": "6", "sana": "24"}
 """Images together at 1024 px."""
 
@@ -104,7 +106,7 @@ def run(step: Step, out: Path, left: float, log: Path) -> str:
         except subprocess.TimeoutExpired:
             process.terminate()
             try:
-                process.wait(timeout=15)
+                process.wait(timeout=STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -1,6 +1,7 @@
 """``solrl bench``: what rollouts, updates, syncs and whole iterations cost on this machine."""
 
 import importlib.metadata
+import importlib.util
 import os
 import tempfile
 import time
@@ -23,6 +24,7 @@ from flows.settings import Address, Settings
 if TYPE_CHECKING:
     import torch
 
+    from solrl_tasks.bench.models import TextEncoders
     from solrl_tasks.bench.report import IterationReport, Report
     from solrl_tasks.bench.subject import Subject
     from solrl_tasks.config.recipe import LoraSpec, ModelSpec, Recipe, RewardSpec
@@ -256,7 +258,8 @@ def iteration(
     explorer = engine or _explorer()
     request = _checked(
         lambda: IterationRequest(
-            model=_model(family, source, resolution, max_sequence_length, fields),
+            # Every iteration has new prompts: moving the encoders out and back in would take longer than encoding.
+            model=_model(family, source, resolution, max_sequence_length, fields, "keep"),
             engine=explorer,
             options=_engine_options(options),
             prompts=prompts,
@@ -362,13 +365,18 @@ def _engine_options(texts: list[str] | None) -> dict[str, dict[str, Any]]:
 
 
 def _model(
-    family: str, source: str | None, resolution: int | None, text_tokens: int | None, fields: list[str] | None
+    family: str,
+    source: str | None,
+    resolution: int | None,
+    text_tokens: int | None,
+    fields: list[str] | None,
+    text_encoders: "TextEncoders" = "release",
 ) -> "ModelSpec":
     from solrl_tasks.bench.models import choose_model
     from solrl_tasks.config.recipe import ModelSpec
 
     def make() -> ModelSpec:
-        chosen = choose_model(family, source, resolution, text_tokens)
+        chosen = choose_model(family, source, resolution, text_tokens, text_encoders)
         return ModelSpec.model_validate(chosen.model_dump() | _pairs(fields, "--set"))
 
     model: ModelSpec = _checked(make)
@@ -493,8 +501,12 @@ def _on_free_ports(settings: Settings) -> Settings:
     """Servers of this command's own, so that no other run writes to them meanwhile."""
     changes: dict[str, Address] = {}
     for name, address in (("prefect", settings.prefect), ("mlflow", settings.mlflow)):
-        if address.origin == "default":
-            port = free_port(max([address.port, *(a.port for a in changes.values())]))
+        if name == "mlflow" and address.origin == "default" and importlib.util.find_spec("flask") is None:
+            say("MLflow: its server is not installed here, only its client: the run is written to a database instead")
+            url = f"sqlite:///{settings.home}/mlflow/mlflow.db"
+            changes[name] = address.model_copy(update={"url": url, "chosen_by": "solrl bench iteration"})
+        elif address.origin == "default":
+            port = free_port(max([address.port, *(other.port for other in changes.values())]))
             if port is None:
                 raise UserError(f"no port is free above {address.port}: name one with --{name}-port")
             changes[name] = address.model_copy(update={"url": address.url.replace(str(address.port), str(port))})

@@ -15,6 +15,7 @@ DEFAULT_ARMS: Final = (
     f"{PRECISE}{TWO_STAGE}",
     f"fp8{TWO_STAGE}",
     f"fp8{FULL}",
+    f"nvfp4{TWO_STAGE}",
     f"nvfp4-emulated{TWO_STAGE}",
 )
 

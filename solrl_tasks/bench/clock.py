@@ -43,18 +43,17 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def reset_peak(self) -> None:
-        """Begin a measurement of memory: what the allocator keeps for later is given back first."""
+        """Begin a measurement of memory. What the allocator keeps it keeps, or the next call would be slow."""
         if self._cuda:
             self.wait()
-            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def peak(self) -> tuple[int, int] | None:
-        """The most bytes allocated, and taken from the driver, since ``reset_peak``; None on a CPU."""
+    def peak(self) -> int | None:
+        """The most bytes allocated since ``reset_peak``; None on a CPU."""
         if not self._cuda:
             return None
         self.wait()
-        return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        return int(torch.cuda.max_memory_allocated(self.device))
 
 
 def median(values: list[float]) -> float:

@@ -54,12 +54,10 @@ class Memory(Frozen):
 
     Attributes:
         peak: the most that was allocated.
-        reserved: the most that the allocator took from the driver.
         engines: what the twin of each engine held beyond the base, those of other arms included.
     """
 
     peak: int
-    reserved: int
     engines: dict[str, int]
 
     @property
@@ -254,6 +252,7 @@ class EngineSync(Frozen):
 
     Attributes:
         first_seconds: the first sync, which fills every layer; ``seconds`` those that follow, each for another LoRA.
+        hash_seconds: of it, finding out which policy the LoRA is, by hashing its weights on the host.
         tensors: layers that a later sync writes; ``replaced`` those that compute at the engine's precision.
         new_graphs: graphs compiled by forwards after the swaps; 0 is right.
         bytes: what the twin owns beyond the base.
@@ -265,6 +264,7 @@ class EngineSync(Frozen):
     first_seconds: float
     first_tensors: int
     seconds: tuple[float, ...]
+    hash_seconds: float
     tensors: int
     replaced: int
     graphs: int

@@ -22,9 +22,14 @@ from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.sampling.identity import initial_noise
 from solrl_tasks.workers.jobs import RolloutJob, Work, WorkResult
+from solrl_tasks.workers.memory import give_back
 from solrl_tasks.workers.rollout import Rollout
 
 EXPLORATION_SEED: Final = 7
+WARM_STEPS: Final = 2
+"""Of the call that compiles: no step is unlike another."""
+ENOUGH_SECONDS: Final = 12.0
+"""Spent on repeats of one measurement, after which it is not repeated again."""
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -86,7 +91,6 @@ class RolloutBench:
         self._clock = self.subject.clock
         self._samplings: dict[str, Sampling] = {}
         self._sync: dict[str, float] = {}
-        self._lora = self.subject.lora(1)
 
     def run(self) -> Iterator[RolloutReport]:
         """The report so far, after every arm: what a command that is stopped has measured is not lost."""
@@ -102,9 +106,9 @@ class RolloutBench:
     def _prepare(self) -> None:
         model = self.request.model
         self.note(f"{model.source}: loading, encoding, counting …")
+        self.note(f"  text {self.text_seconds:.3f} s a prompt")
         flops = self.facts.flops
         self.note(f"  {flops.parameters / 1e9:.2f} B weights, {flops.total / 1e12:.3f} TFLOP an image and step")
-        self.note(f"  text {self.text_seconds:.3f} s a prompt")
         self.note(f"  decode {self.decode_seconds:.3f} s and score {self.score_seconds:.3f} s a chunk")
 
     @cached_property
@@ -116,6 +120,10 @@ class RolloutBench:
     def facts(self) -> ModelFacts:
         """The model, its operations counted."""
         return self.subject.facts()
+
+    @cached_property
+    def _lora(self) -> LoraState:
+        return self.subject.lora(1)
 
     @cached_property
     def _latents(self) -> torch.Tensor:
@@ -152,7 +160,8 @@ class RolloutBench:
     def _measure_engine(self, name: str, steps: int, chunk: int) -> Sampling:
         self._swap(name)
         job, timed = self._job(name, steps, chunk), self.request.timed
-        first = self._clock.wall(partial(self._roll, job, _works(job, 1)))[0]
+        short = self._job(name, min(steps, WARM_STEPS), chunk)
+        first = self._clock.wall(partial(self._roll, short, _works(short, 1)))[0]
         self._clock.reset_peak()
         one = self._clock.wall(partial(self._roll, job, _works(job, 1)))[0]
         many = self._clock.wall(partial(self._roll, job, _works(job, timed)))[0]
@@ -170,7 +179,7 @@ class RolloutBench:
             one_seconds=one,
             chunks=timed,
             chunks_seconds=many,
-            denoise_seconds=tuple(self._clock.span(alone) for _ in range(self.request.repeats)),
+            denoise_seconds=self._spans(alone),
             memory=memory,
         )
 
@@ -181,7 +190,7 @@ class RolloutBench:
             for _ in range(count):
                 self._score(pipeline.images(chunk, steps))
 
-        first = self._clock.wall(partial(chunks, 1))[0]
+        first = self._clock.wall(partial(pipeline.images, chunk, min(steps, WARM_STEPS)))[0]
         self._clock.reset_peak()
         one = self._clock.wall(partial(chunks, 1))[0]
         many = self._clock.wall(partial(chunks, timed))[0]
@@ -197,9 +206,7 @@ class RolloutBench:
             one_seconds=one,
             chunks=timed,
             chunks_seconds=many,
-            denoise_seconds=tuple(
-                self._clock.span(partial(pipeline.latents, chunk, steps)) for _ in range(self.request.repeats)
-            ),
+            denoise_seconds=self._spans(partial(pipeline.latents, chunk, steps)),
             memory=memory,
         )
 
@@ -207,8 +214,14 @@ class RolloutBench:
         """One chunk from noise to latents and nothing else, by the device's own stage; the noise is in place."""
         stages, (work,) = Rollout(self._device.resident, job), _works(job, 1)
         noise = stages.draw(work)
-        stages.sample(work, noise)
         return partial(stages.sample, work, noise)
+
+    def _spans(self, call: Callable[[], object]) -> tuple[float, ...]:
+        """As often as was asked for, unless that takes too long for what it adds."""
+        spans: list[float] = []
+        while len(spans) < self.request.repeats and sum(spans) < ENOUGH_SECONDS:
+            spans.append(self._clock.span(call))
+        return tuple(spans)
 
     def _swap(self, engine: str) -> None:
         """Bring an engine to the arm's LoRA, timing the swap: the first sync, which fills every layer, goes before."""
@@ -224,7 +237,7 @@ class RolloutBench:
         if found is None:
             return None
         engines = {name: sum(self.subject.engine(name).memory().values()) for name in self._sync}
-        return Memory(peak=found[0], reserved=found[1], engines=engines)
+        return Memory(peak=found, engines=engines)
 
     def _job(self, engine: str, steps: int, chunk: int, lora: LoraState | None = None) -> RolloutJob:
         return RolloutJob(
@@ -250,9 +263,9 @@ class RolloutBench:
         except Exception as error:  # one arm that fails must not take the others with it
             told = traceback.format_exc()
             self.note(f"{plan.name} failed: {type(error).__name__}: {error}\n{told}")
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            return Arm(name=plan.name, error=told)
+        # Only here, outside the handler, has the error let go of the tensors in its frames.
+        give_back()
+        return Arm(name=plan.name, error=told)
 
     def _arm(self, plan: Plan) -> Arm:
         request = self.request

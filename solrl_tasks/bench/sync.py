@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from solrl_tasks.bench.clock import median
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.report import EngineSync, SyncBenchReport
 from solrl_tasks.bench.subject import Subject
@@ -44,9 +45,10 @@ def _measure(subject: Subject, name: str, swaps: int, rows: int) -> EngineSync:
     device.sync(spec, subject.lora(1))
     _forward(subject, name, rows)
     compiled = graphs()
-    seconds, tensors = [], 0
+    seconds, hashes, tensors = [], [], 0
     for turn in range(swaps):
         lora = subject.lora(2 + turn)
+        hashes.append(clock.wall(lambda lora=lora: lora.digest)[0])  # type: ignore[misc]
         taken, later = clock.wall(lambda lora=lora: device.sync(spec, lora))  # type: ignore[misc]
         _forward(subject, name, rows)
         seconds.append(taken)
@@ -59,6 +61,7 @@ def _measure(subject: Subject, name: str, swaps: int, rows: int) -> EngineSync:
         first_seconds=first,
         first_tensors=report.synced,
         seconds=tuple(seconds),
+        hash_seconds=median(hashes),
         tensors=tensors,
         replaced=report.replaced,
         graphs=compiled - before,

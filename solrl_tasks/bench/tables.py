@@ -254,6 +254,7 @@ def _sync_table(report: SyncBenchReport) -> Table:
             _number(sync.first_seconds * 1e3, 0),
             str(sync.first_tensors),
             _number(sync.later * 1e3, 0),
+            _number(sync.hash_seconds * 1e3, 0),
             str(sync.tensors),
             str(sync.graphs),
             str(sync.new_graphs),
@@ -261,8 +262,8 @@ def _sync_table(report: SyncBenchReport) -> Table:
         )
         for sync in report.engines
     ]
-    rows += [(name, f"failed: {why.strip().splitlines()[-1]}", *[ABSENT] * 7) for name, why in report.failed.items()]
-    columns = ("engine", "execution", "first ms", "tensors", "later ms", "tensors", "graphs", "new graphs", "GiB")
+    rows += [(name, f"failed: {why.strip().splitlines()[-1]}", *[ABSENT] * 8) for name, why in report.failed.items()]
+    columns = ("engine", "execution", "first ms", "tensors", "later ms", "hash ms", "tensors", "graphs", "new", "GiB")
     return Table(
         f"Sync, {_named(report.model.source, report.model.resolution)}: LoRA {report.lora}", columns, tuple(rows)
     )

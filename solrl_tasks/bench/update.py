@@ -36,7 +36,6 @@ def bench_update(
         job = _job(subject, update, samples, steps, turn)
         policy, result = device.train(job, policy)
         seconds.append(result.seconds)
-    peak = clock.peak()
     return UpdateReport(
         environment=environment,
         model=facts,
@@ -47,7 +46,7 @@ def bench_update(
         lora=subject.lora_name,
         first_seconds=seconds[0],
         seconds=tuple(seconds[1:]),
-        peak_bytes=peak[0] if peak else None,
+        peak_bytes=clock.peak(),
         memory=device.memory(),
     )
 

@@ -72,7 +72,7 @@ def model_facts() -> ModelFacts:
 
 
 def sampling(engine: str, steps: int, one: float, many: float, denoise: float) -> Sampling:
-    memory = Memory(peak=60 * 2**30, reserved=64 * 2**30, engines={"bf16": 16 * 2**30, "fp8": 8 * 2**30})
+    memory = Memory(peak=60 * 2**30, engines={"bf16": 16 * 2**30, "fp8": 8 * 2**30})
     return Sampling(
         engine=engine,
         kind="real",

@@ -93,6 +93,7 @@ def test_updates_and_syncs():
         first_seconds=0.5,
         first_tensors=418,
         seconds=(0.06, 0.07, 0.05),
+        hash_seconds=0.02,
         tensors=266,
         replaced=418,
         graphs=3,
@@ -103,5 +104,5 @@ def test_updates_and_syncs():
         environment=environment(), model=model_facts(), lora="rank 32", engines=(sync,), failed={"nvfp4": "no\nwhy"}
     )
     (shown,) = tables_of(report)
-    assert shown.rows[0] == ("fp8", "compiled", "500", "418", "60", "266", "3", "0", "9.00")
+    assert shown.rows[0] == ("fp8", "compiled", "500", "418", "60", "20", "266", "3", "0", "9.00")
     assert shown.rows[1][:2] == ("nvfp4", "failed: why")
