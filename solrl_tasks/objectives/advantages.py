@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Statistics = Literal["kept", "pool"]
+Baseline = Literal["group", "leave_one_out"]
+Spread = Literal["all", "group"]
 STD_FLOOR = 1e-4
 
 
@@ -16,14 +18,14 @@ class Advantages:
 
     Attributes:
         values: ``[P, K]`` float64, NaN where the sample takes no part in the update.
-        mean: ``[P]`` the baseline of each group, NaN where a group has none.
-        std: the spread that all advantages are divided by (after adding 1e-4); NaN where nothing is left.
+        mean: ``[P]`` the mean of each group, NaN where a group has none.
+        std: ``[P]`` the spread that a group's advantages are divided by (after adding 1e-4); NaN where nothing is left.
         excluded: samples of kept groups that were left out because their reward is not finite.
     """
 
     values: NDArray[np.float64]
     mean: NDArray[np.float64]
-    std: float
+    std: NDArray[np.float64]
     excluded: int
 
     @property
@@ -37,6 +39,8 @@ def advantages(
     kept: NDArray[np.bool_],
     stats: Statistics = "kept",
     pool_rewards: NDArray[np.floating] | None = None,
+    mean: Baseline = "group",
+    std: Spread = "all",
 ) -> Advantages:
     """``A = (reward - mean of its group) / (std of all rewards + 1e-4)`` in float64.
 
@@ -48,23 +52,41 @@ def advantages(
     not widened: advantages of best-and-worst samples are then about 1.7 times larger, and a proxy that is off
     by a constant shifts them all.
 
+    With ``std="group"`` each group is divided by its own (as DanceGRPO does), so that all prompts weigh alike, also
+    those whose images hardly differ. With ``mean="leave_one_out"`` a sample is compared with the others of its group:
+    its advantage is K / (K - 1) times as large, and a sample that is alone in its group has none.
+
     Args:
         rewards: ``[P, K]`` rewards of the regenerated samples; non-finite where invalid.
         kept: ``[P]`` false for groups left out by selection; their rewards are not looked at.
         stats: whose mean and std are used.
         pool_rewards: ``[P, N]`` rewards of all candidates, for ``stats="pool"``.
+        mean: what a reward is compared with.
+        std: what the difference is divided by.
 
     Raises:
-        ValueError: shapes do not fit, or the pool's rewards are missing.
+        ValueError: shapes do not fit, the pool's rewards are missing, or ``leave_one_out`` is asked of them.
     """
     raw = np.asarray(rewards, dtype=np.float64)
     if raw.ndim != 2 or kept.shape != raw.shape[:1]:
         raise ValueError(f"rewards must be [P, K] and kept [P], found {raw.shape} and {kept.shape}")
     valid = _masked(raw, kept)
     source = valid if stats == "kept" else _pool(pool_rewards, kept)
-    mean, std = _group_mean(source), _std(source)
-    values = (valid - mean[:, None]) / (std + STD_FLOOR)
-    return Advantages(values, mean, std, int((np.isnan(valid) & kept[:, None]).sum()))
+    means = _group_mean(source)
+    spread = np.full(len(source), _std(source)) if std == "all" else _group_std(source)
+    difference = valid - means[:, None]
+    if mean == "leave_one_out":
+        difference = difference * _without_itself(valid, stats)
+    values = difference / (spread[:, None] + STD_FLOOR)
+    return Advantages(values, means, spread, int((np.isnan(valid) & kept[:, None]).sum()))
+
+
+def _without_itself(valid: NDArray[np.float64], stats: Statistics) -> NDArray[np.float64]:
+    """By what r - mean of all is to be multiplied to become r - mean of the others, [P, 1]."""
+    if stats == "pool":
+        raise ValueError('the mean "leave_one_out" is of the kept samples: it does not go with pool statistics')
+    count = (~np.isnan(valid)).sum(axis=1, keepdims=True)
+    return np.where(count > 1, count / np.maximum(count - 1, 1), np.nan)
 
 
 def _pool(rewards: NDArray[np.floating] | None, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -89,3 +111,7 @@ def _group_mean(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
 def _std(rewards: NDArray[np.float64]) -> float:
     found = rewards[~np.isnan(rewards)]
     return float(found.std()) if len(found) else float("nan")
+
+
+def _group_std(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([_std(row) for row in rewards], dtype=np.float64)

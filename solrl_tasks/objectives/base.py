@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from solrl_tasks.config.stochastic import Stochastic
 from solrl_tasks.objectives.core import noised
 
 Role = Literal["old", "reference"]
@@ -39,15 +40,24 @@ class MicroBatch:
         if self.eps.shape != self.x0.shape or self.t.shape != rows or self.advantage.shape != rows:
             found = {name: tuple(getattr(self, name).shape) for name in ("x0", "eps", "t", "advantage")}
             raise ValueError(f"a micro-batch needs x0 and eps [B, ...], t and advantage [B], found {found}")
-        finite = torch.isfinite(self.advantage)
-        if not bool(finite.all()):
-            bad = torch.nonzero(~finite).flatten().tolist()
-            raise ValueError(f"rows {bad} have no finite advantage: leave samples without a valid reward out")
+        check_advantage(self.advantage)
 
     @property
     def x_t(self) -> Tensor:
         """``[B, ...]`` where the velocities are to be evaluated."""
         return noised(self.x0, self.eps, self.t)
+
+
+def check_advantage(advantage: Tensor) -> None:
+    """Refuse rows [B] without a finite advantage.
+
+    Raises:
+        ValueError: it names them.
+    """
+    finite = torch.isfinite(advantage)
+    if not bool(finite.all()):
+        bad = torch.nonzero(~finite).flatten().tolist()
+        raise ValueError(f"rows {bad} have no finite advantage: leave samples without a valid reward out")
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,7 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True, default=MicroBatch)
 class Objective(Protocol[BatchT_contra]):
     """A loss on samples and the velocities of the roles it asks for.
 
-    An objective that learns from trajectories brings its own batch type, with ``x_t``, ``t`` and
-    ``advantage`` as in ``MicroBatch`` and whatever else a transition needs.
+    One that needs ``trajectories`` is given ``Transitions`` instead, and is a ``PathObjective``.
     """
 
     name: ClassVar[str]
@@ -99,6 +108,26 @@ class Objective(Protocol[BatchT_contra]):
     def loss(self, batch: BatchT_contra, velocities: Velocities) -> LossTerms:
         """The loss of each row."""
         ...
+
+
+class PathObjective(Objective[BatchT_contra], Protocol[BatchT_contra]):
+    """An objective that learns from the steps of sampled paths."""
+
+    def noise(self, steps: int, iteration: int) -> Stochastic:
+        """Where paths of ``steps`` steps have noise in an iteration (from 1), and so what is kept of them.
+
+        Raises:
+            ValueError: they are too short for it.
+        """
+        ...
+
+
+def asked_noise(objective: Objective[Any], steps: int, iteration: int) -> Stochastic | None:
+    """How an objective wants samples to be made; None is without noise, from endpoints alone."""
+    if objective.needs == "endpoints":
+        return None
+    path: PathObjective[Any] = cast(PathObjective[Any], objective)
+    return path.noise(steps, iteration)
 
 
 def require(velocity: Tensor | None, role: Role, objective: str) -> Tensor:
