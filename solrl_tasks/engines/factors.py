@@ -1,7 +1,9 @@
 """The factors of an adapter, brought to where the weights are."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,8 +32,8 @@ class Factors:
     def delta(self) -> Tensor:
         """scaling * (up @ down): float32 [out, in]."""
         if self.down.is_cuda:
-            # The scaling in the same pass over memory; beta is 0, so that the first tensor is not looked at.
-            return torch.addmm(self.up.new_zeros(1, 1), self.up, self.down, beta=0, alpha=self.scaling)
+            # The scaling in the same pass over memory; beta is 0, so any number may stand where one is added.
+            return torch.addmm(self.up[:1, :1], self.up, self.down, beta=0, alpha=self.scaling)
         return self.scaling * (self.up @ self.down)
 
 
@@ -39,8 +41,9 @@ class FactorLoader:
     """Brings factors to a device.
 
     To an accelerator they go in a few large copies out of pinned memory, which is kept: one small copy for each factor
-    of a large network takes longer than what is done with them. Two stages take turns, so that the host fills one
-    while the other is under way. Of the current stream.
+    of a large network takes longer than what is done with them. Two stages take turns, and a thread fills one while the
+    layers of the other are written. Copies have a stream of their own; the one that is current where ``load`` is called
+    waits for them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -54,40 +57,67 @@ class FactorLoader:
                 down, up = _pair(lora, path)
                 yield path, Factors(down, up, lora.scaling)
             return
-        for turn, batch in enumerate(_batches(lora, paths)):
-            yield from self._copied(turn, lora, batch)
-
-    def _copied(self, turn: int, lora: LoraState, batch: list[str]) -> Iterator[tuple[str, Factors]]:
-        pairs = [_pair(lora, path) for path in batch]
-        on_device = self._stage(turn).send([factor for pair in pairs for factor in pair])
-        for path, down, up in zip(batch, on_device[::2], on_device[1::2], strict=True):
-            yield path, Factors(down, up, lora.scaling)
+        stream = torch.cuda.current_stream(self._device)
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            sent: deque[Future[_Sent]] = deque()
+            for turn, batch in enumerate(_batches(lora, paths)):
+                sent.append(thread.submit(self._stage(turn).send, lora, batch, stream))
+                if len(sent) > 1:
+                    yield from sent.popleft().result().arrive(stream)
+            while sent:
+                yield from sent.popleft().result().arrive(stream)
 
     def _stage(self, turn: int) -> "_Stage":
         if not self._stages:
-            self._stages = [_Stage(self._device) for _ in range(2)]
+            copies = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._stages = [_Stage(copies) for _ in range(2)]
         return self._stages[turn % len(self._stages)]
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """Factors on their way to the device, and the event of their arrival."""
+
+    factors: list[tuple[str, Factors]]
+    arrival: torch.cuda.Event
+
+    def arrive(self, stream: torch.cuda.Stream) -> list[tuple[str, Factors]]:
+        """Let a stream wait for them, not the host."""
+        stream.wait_event(self.arrival)
+        return self.factors
+
+
 class _Stage:
-    """Pinned memory, and when it may be written again."""
+    """Pinned memory, and when it may be written again.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    Args:
+        copies: the stream of the copies.
+    """
+
+    def __init__(self, copies: torch.cuda.Stream) -> None:
+        self._copies = copies
         self._memory = torch.empty(_STAGE, pin_memory=True)
-        self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def send(self, tensors: list[Tensor]) -> list[Tensor]:
+    @torch.no_grad()
+    def send(self, lora: LoraState, batch: list[str], user: torch.cuda.Stream) -> _Sent:
+        """Start to copy the factors of a batch, which ``user`` will read."""
+        tensors = [factor for path in batch for factor in _pair(lora, path)]
         sizes = [tensor.numel() for tensor in tensors]
-        self._sent.synchronize()
+        self._arrival.synchronize()
         if sum(sizes) > len(self._memory):
             self._memory = torch.empty(sum(sizes), pin_memory=True)
         staged = self._memory[: sum(sizes)]
         for tensor, place in zip(tensors, _parts(staged, sizes), strict=True):
             place.copy_(tensor.flatten())
-        there = staged.to(self._device, non_blocking=True)
-        self._sent.record(torch.cuda.current_stream(self._device))
-        return [part.view(tensor.shape) for tensor, part in zip(tensors, _parts(there, sizes), strict=True)]
+        with torch.cuda.stream(self._copies):
+            there = staged.to(self._copies.device, non_blocking=True)
+            self._arrival.record(self._copies)
+        # Its memory is of the stream of copies, which could give it away while the user still reads.
+        there.record_stream(user)
+        parts = [part.view(tensor.shape) for tensor, part in zip(tensors, _parts(there, sizes), strict=True)]
+        factors = [Factors(down, up, lora.scaling) for down, up in zip(parts[::2], parts[1::2], strict=True)]
+        return _Sent(list(zip(batch, factors, strict=True)), self._arrival)
 
 
 def _parts(memory: Tensor, sizes: list[int]) -> list[Tensor]:

@@ -28,7 +28,7 @@ _MOST_WARPS: Final = 16
 def quantize_rows(x: Tensor) -> Quantized:
     """See ``numerics.fp8``; the same bits."""
     if x.is_cuda and x.numel() and x.shape[-1] <= WIDEST:
-        return Quantized(*torch.ops.solrl.fp8_quantize_rows(x))
+        return Quantized(*torch.ops.solrl.fp8_quantize_rows.default(x))
     return fp8.quantize_rows(x)
 
 
@@ -37,20 +37,20 @@ def gelu_quantize_rows(x: Tensor, prefix: Tensor | None = None) -> Quantized:
     if not x.is_cuda:
         return fp8.gelu_quantize_rows(x, prefix)
     if prefix is None:
-        return Quantized(*torch.ops.solrl.fp8_gelu_quantize_rows(x))
-    return Quantized(*torch.ops.solrl.fp8_concat_gelu_quantize_rows(x, prefix))
+        return Quantized(*torch.ops.solrl.fp8_gelu_quantize_rows.default(x))
+    return Quantized(*torch.ops.solrl.fp8_concat_gelu_quantize_rows.default(x, prefix))
 
 
 def gate_quantize_rows(x: Tensor) -> Quantized:
     """See ``numerics.fp8``."""
-    return Quantized(*torch.ops.solrl.fp8_gate_quantize_rows(x)) if x.is_cuda else fp8.gate_quantize_rows(x)
+    return Quantized(*torch.ops.solrl.fp8_gate_quantize_rows.default(x)) if x.is_cuda else fp8.gate_quantize_rows(x)
 
 
 def modulate_quantize_rows(x: Tensor, modulation: Tensor, shift: int, scale: int, eps: float) -> Quantized:
     """See ``numerics.fp8``."""
     if not x.is_cuda:
         return fp8.modulate_quantize_rows(x, modulation, shift, scale, eps)
-    return Quantized(*torch.ops.solrl.fp8_modulate_quantize_rows(x, modulation, shift, scale, eps))
+    return Quantized(*torch.ops.solrl.fp8_modulate_quantize_rows.default(x, modulation, shift, scale, eps))
 
 
 def merge_quantize_rows(base: Tensor, delta: Tensor | None, values: Tensor, scale: Tensor) -> None:
@@ -76,21 +76,23 @@ def register() -> None:
     from torch.library import triton_op, wrap_triton
 
     compiled = kernels()
+    # By names of their own: torch looks in the source for what it wraps.
+    of_quantize, of_gelu, of_gate, of_modulate = (compiled[name] for name in ("quantize", "gelu", "gate", "modulate"))
 
     def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-        return launch_quantize(wrap_triton(compiled["quantize"]), x)
+        return launch_quantize(wrap_triton(of_quantize), x)
 
     def gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-        return launch_gelu(wrap_triton(compiled["gelu"]), x, None)
+        return launch_gelu(wrap_triton(of_gelu), x, None)
 
     def concat_gelu(x: Tensor, prefix: Tensor) -> tuple[Tensor, Tensor]:
-        return launch_gelu(wrap_triton(compiled["gelu"]), x, prefix)
+        return launch_gelu(wrap_triton(of_gelu), x, prefix)
 
     def gate(x: Tensor) -> tuple[Tensor, Tensor]:
-        return launch_gate(wrap_triton(compiled["gate"]), x)
+        return launch_gate(wrap_triton(of_gate), x)
 
     def modulate(x: Tensor, modulation: Tensor, shift: int, scale: int, eps: float) -> tuple[Tensor, Tensor]:
-        return launch_modulate(wrap_triton(compiled["modulate"]), x, modulation, shift, scale, eps)
+        return launch_modulate(wrap_triton(of_modulate), x, modulation, shift, scale, eps)
 
     triton_op("solrl::fp8_quantize_rows", quantize, mutates_args=())
     triton_op("solrl::fp8_gelu_quantize_rows", gelu, mutates_args=())
@@ -189,6 +191,7 @@ def launch_merge(kernel: Any, base: Tensor, delta: Tensor | None, values: Tensor
     """See ``merge_quantize_rows``."""
     columns = base.shape[1]
     head, tail = split(columns)
+    base = base.contiguous()
     kernel[(base.shape[0],)](
         base,
         base if delta is None else delta,
