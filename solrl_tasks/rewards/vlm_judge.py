@@ -152,7 +152,7 @@ class VlmJudge:
         options = self.options
         content: list[JsonValue] = [
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encode_image(image)}"}},
-            # Not str.format: a prompt may hold braces.
+            # Not str.format: a question may hold other braces.
             {"type": "text", "text": (options.question or QUESTION).replace("{prompt}", prompt)},
         ]
         request: dict[str, JsonValue] = {

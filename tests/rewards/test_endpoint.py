@@ -112,6 +112,15 @@ def test_what_does_not_pass_is_not_tried_again(answer, message):
     assert len(server.asked) == 1
 
 
+def test_a_proxy_is_not_asked_for_the_way_to_this_machine(monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with Scripted(FINE).running() as server:
+        assert ask(server.url, retries=0) == 3
+
+
 def test_an_answer_without_end_is_cut_off(monkeypatch):
     monkeypatch.setattr("solrl_tasks.rewards.endpoint.LARGEST_ANSWER", 1000)
     with Scripted(Say(b"1" * 5000)).running() as server, pytest.raises(RewardError, match="answers without end"):

@@ -47,6 +47,23 @@ def test_the_options_reach_the_comparison():
     assert scores([(picture("OPEN"), SAYS.format("OPEN"))], confidence=1.0) == [0.0]
 
 
+def test_the_reader_is_given_blue_first():
+    seen = []
+
+    class Found:
+        txts = ("OPEN",)
+
+    def read(array):
+        seen.append(array)
+        return Found()
+
+    reward = ocr.REWARD(OcrOptions())
+    reward._readers.read = read
+    assert reward.lines(picture("", ink="black", paper=(1, 2, 3))) == ("OPEN",)
+    assert seen[0][0, 0].tolist() == [3, 2, 1]
+    assert seen[0].flags.c_contiguous
+
+
 def test_small_pictures_are_read_too():
     assert scores([(picture("CAT", 64, 16), SAYS.format("cat"))]) == [1.0]
 

@@ -77,6 +77,13 @@ def test_what_the_server_cannot_score_is_invalid_with_its_reason():
     assert len(server.asked) == 1
 
 
+def test_reasons_stay_with_their_images_over_several_requests():
+    with Scripted(answer(1.0, 2.0), answer(3.0, None, failures={"1": "blurred"})).running() as server:
+        found = scored(server, 1, 2, 3, 4, batch=2)
+    assert found.reasons == {3: "blurred"}
+    assert found.values[:3].tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [

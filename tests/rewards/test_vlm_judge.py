@@ -58,10 +58,10 @@ def test_each_image_is_asked_about_with_its_prompt():
 
 def test_the_question_and_the_scale_are_ones_own():
     with Scripted(says("Rating: 4")).running() as server:
-        found = judged(server, question="Is it pretty, 1 to 5?", low=1, high=5, seed=None, max_tokens=5)
+        found = judged(server, question='{prompt}? As {"n": 1}', low=1, high=5, seed=None, max_tokens=5)
     assert found.values.tolist() == [0.75]
     body = server.asked[0].body
-    assert body["messages"][0]["content"][1]["text"] == "Is it pretty, 1 to 5?"
+    assert body["messages"][0]["content"][1]["text"] == 'prompt 0 with {braces}? As {"n": 1}'
     assert "seed" not in body
 
 
