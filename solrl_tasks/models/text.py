@@ -48,7 +48,7 @@ class TextEncoders:
 
     def release(self) -> None:
         """Leave the device, as ``spec.text_encoders`` says; the next ``prepare`` brings them back."""
-        if not self._loaded or self._spec.text_encoders == "keep":
+        if not self._ready or self._spec.text_encoders == "keep":
             return
         if self._spec.text_encoders == "release":
             self._pipeline.register_modules(**dict.fromkeys(self._loaded))

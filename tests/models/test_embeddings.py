@@ -115,21 +115,26 @@ def test_a_text_is_another_thing_as_a_negative_prompt(tmp_path):
 
 
 @EACH
-@pytest.mark.parametrize(("mode", "where"), [("keep", "meta"), ("offload", "cpu"), ("release", None)])
-def test_text_encoders_wait_where_the_recipe_says(name, mode, where):
+@pytest.mark.parametrize("mode", ["keep", "offload", "release"])
+def test_text_encoders_wait_where_the_recipe_says(name, mode, monkeypatch):
     family = load(tiny_spec(name, text_encoders=mode))
-    first = family.encode(TEXTS)
-    held = family._text.networks()
-    family._text._device = torch.device("meta")  # stands for a device other than the host
-    for encoder in held if mode == "keep" else ():
-        encoder.to("meta")
-    family.release_text()
-    found = {p.device.type for encoder in family._text.networks() for p in encoder.parameters()}
-    assert found == ({where} if where else set())
-    if mode != "keep":
-        family._text._device = torch.device("cpu")
-        assert equal(family.encode(TEXTS), first)
-        assert (family._text.networks() == held) is (mode == "offload")
+    first, held, moves = family.encode(TEXTS), family._text.networks(), []
+
+    def note(module, *args):
+        moves.append((module, args))
+        return module
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.Module, "to", note)
+        family.release_text()
+        family.release_text()
+        assert family._text.networks() == (() if mode == "release" else held)
+        assert moves == ([(encoder, ("cpu",)) for encoder in held] if mode == "offload" else [])
+        moves.clear()
+        if mode != "release":
+            assert equal(family.encode(TEXTS), first)
+            assert moves == ([(encoder, (family.device,)) for encoder in held] if mode == "offload" else [])
+    assert equal(family.encode(TEXTS), first)
 
 
 def test_encoders_leave_even_after_a_failure(monkeypatch):
