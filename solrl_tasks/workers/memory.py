@@ -130,7 +130,8 @@ def explained(what: str, device: torch.device, report: Callable[[], Mapping[str,
 
 def told(error: BaseException) -> str:
     """What torch says of a shortage, without its advice to those who program it."""
-    return str(error).split(" Of the allocated memory")[0].split(" If reserved")[0].strip().rstrip(".")
+    said = " ".join(str(error).split())
+    return said.split(" Of the allocated memory")[0].split(" If reserved")[0].rstrip(".")
 
 
 def listed(report: Mapping[str, int]) -> str:
