@@ -25,7 +25,7 @@ MODELS: Final = {
     "Rec": ("PP-OCRv6_rec_small.onnx", "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884"),
 }
 """What version 1 of this reward reads with: files in the package and their sha256."""
-INSTALL: Final = 'pip install "sol-rl[ocr]"'
+INSTALL: Final = 'pip install -c constraints.txt -e ".[ocr]"'
 
 
 class OcrOptions(Lettering):

@@ -112,5 +112,5 @@ def test_other_models_than_those_of_the_version_are_refused(monkeypatch):
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
-    with pytest.raises(RewardError, match=r"needs rapidocr, which is not installed: pip install \"sol-rl\[ocr\]\""):
+    with pytest.raises(RewardError, match=r"needs rapidocr, which is not installed: pip install .*\[ocr\]"):
         ocr.REWARD(OcrOptions())
