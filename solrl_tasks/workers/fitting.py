@@ -4,11 +4,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.workers.counters import Counters
-from solrl_tasks.workers.jobs import RolloutJob, Work
+from solrl_tasks.workers.jobs import RolloutJob, Shown, Work
 from solrl_tasks.workers.memory import SHARE, Meter, give_back, largest_fit
 from solrl_tasks.workers.resident import Resident
 from solrl_tasks.workers.rollout import Rollout
@@ -49,7 +48,7 @@ class _Trial:
 
     def __init__(self, resident: Resident, job: RolloutJob) -> None:
         self._resident = resident
-        self._job = replace(job, steps=1)
+        self._job = replace(job, steps=1, noise=None)
         self._row = job.rows[0] if job.rows else 0
         # The other rewards need no memory here, and may cost something elsewhere.
         self._rewards = tuple(spec for spec in job.rewards if _holds_memory(resident, spec))
@@ -57,15 +56,19 @@ class _Trial:
     def run(self, size: int) -> None:
         """One block, on the current stream."""
         stages, work = self._block(size)
-        stages.finish(work, stages.sample(work, stages.draw(work)))
+        stages.finish(self._shown(stages, work))
 
     def need(self, size: int, meter: Meter) -> int:
-        """Bytes that the two halves of blocks take together, and all that is held besides."""
+        """Bytes that a block and the scoring of the one before take together, and all that is held besides."""
         stages, work = self._block(size)
-        sampled: list[Tensor | None] = []
-        sampling = meter.peak(lambda: sampled.append(stages.sample(work, stages.draw(work))))
+        shown: list[Shown] = []
+        sampling = meter.peak(lambda: shown.append(self._shown(stages, work)))
         held = meter.held()
-        return sampling + meter.peak(lambda: stages.finish(work, sampled.pop())) - held
+        return sampling + meter.peak(lambda: stages.finish(shown.pop())) - held
+
+    @staticmethod
+    def _shown(stages: Rollout, work: Work) -> Shown:
+        return stages.show(work, stages.sample(work, stages.draw(work)))
 
     def _block(self, size: int) -> tuple[Rollout, Work]:
         stages = Rollout(self._resident, replace(self._job, chunk=size), Counters())

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, UpdateSpec
+from solrl_tasks.config.stochastic import Stochastic
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.sampling.identity import candidate_seed
 from solrl_tasks.sampling.prompts import PromptSet
@@ -37,6 +38,7 @@ class RolloutJob:
         rows: of the prompts that are to be sampled, whose texts are encoded before the first block; None is all.
         field: the recipe's field that ``chunk`` comes from, for messages.
         guidance: None is the model's own.
+        noise: where the path has noise, whose states are then kept; the rest of it is walked by the ``euler`` sampler.
     """
 
     engine: ExtensionSpec
@@ -50,6 +52,7 @@ class RolloutJob:
     rows: tuple[int, ...] | None = None
     field: str = "chunk"
     guidance: Guidance | None = None
+    noise: Stochastic | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -85,6 +88,23 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A block's images in host memory, before anything is said of them.
+
+    Attributes:
+        finite: bool [B]; False where a pixel is not finite, which is no image.
+        latents, images, failures, paths: see ``WorkResult``.
+    """
+
+    work: Work
+    latents: torch.Tensor | None
+    images: np.ndarray
+    finite: np.ndarray
+    failures: tuple[str, ...] = ()
+    paths: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class WorkResult:
     """A block's outcome.
 
@@ -95,6 +115,7 @@ class WorkResult:
         failures: what went wrong with single images, in words.
         seconds: device-seconds spent; the sum over a rollout is the time in which the device was busy with it.
         features: "name@version" to float32 [B, D]; a row of NaN where the image is not finite.
+        paths: of noisy paths, the states around their noisy steps, float32 on the CPU, [B, states, C, H, W].
     """
 
     work: Work
@@ -104,6 +125,21 @@ class WorkResult:
     failures: tuple[str, ...]
     seconds: float = 0.0
     features: dict[str, np.ndarray] = field(default_factory=dict)
+    paths: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The noisy paths that samples were made by.
+
+    Attributes:
+        states: float32, [M, states, C, H, W], before the first noisy step and after each.
+        starts: number of the first noisy step of each sample.
+    """
+
+    noise: Stochastic
+    states: torch.Tensor
+    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -117,6 +153,7 @@ class TrainJob:
         prompt_keys: prompt key of each sample.
         candidates: candidate index of each sample.
         steps: of the sampler that made the samples; its noise levels are those that training may use.
+        paths: what an objective that learns from paths has besides.
     """
 
     x0: torch.Tensor
@@ -128,6 +165,7 @@ class TrainJob:
     update: UpdateSpec
     run_seed: int
     iteration: int
+    paths: Paths | None = None
 
     @cached_property
     def distinct_texts(self) -> tuple[str, ...]:

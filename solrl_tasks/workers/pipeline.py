@@ -5,12 +5,12 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from solrl_tasks.workers.jobs import Work, WorkResult
+from solrl_tasks.workers.jobs import Shown, Work, WorkResult
 
 Results = Generator[WorkResult, None, None]
 
@@ -30,8 +30,13 @@ class Stages(Protocol):
         """Clean latents on the device, queued there and not waited for."""
         ...
 
-    def finish(self, work: Work, latents: Tensor | None) -> WorkResult:
-        """Images and scores, when everything of the block is in host memory."""
+    def show(self, work: Work, latents: Tensor | None) -> Shown:
+        """Images of the latents, when everything of the block is in host memory. In the caller's thread: decoding
+        queues hundreds of kernels, which a second thread would queue in competition with the next block's."""
+        ...
+
+    def finish(self, shown: Shown) -> WorkResult:
+        """What can be said of the images: scores and features."""
         ...
 
 
@@ -42,12 +47,8 @@ class Lane(Protocol):
         """Begin a thread that finishes blocks."""
         ...
 
-    def mark(self) -> Any:
-        """The end of what the caller's thread has queued on the device so far."""
-        ...
-
-    def behind(self, mark: Any, latents: Tensor | None) -> AbstractContextManager[None]:
-        """Within it, device work of this thread starts no sooner than what was queued before the mark has ended."""
+    def within(self) -> AbstractContextManager[None]:
+        """Within it, device work of this thread does not queue behind that of the caller's."""
         ...
 
     def settle(self) -> None:
@@ -61,11 +62,8 @@ class HostLane:
     def enter(self) -> None:
         """Nothing to set."""
 
-    def mark(self) -> None:
+    def within(self) -> AbstractContextManager[None]:
         """Nothing is queued."""
-
-    def behind(self, mark: Any, latents: Tensor | None) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Nothing to wait for."""
         return nullcontext()
 
     def settle(self) -> None:
@@ -83,20 +81,10 @@ class SideStream:
         """Threads begin on the first device, whichever the caller is on."""
         torch.cuda.set_device(self._stream.device)
 
-    def mark(self) -> torch.cuda.Event:
-        """An event on the caller's stream."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
     @contextmanager
-    def behind(self, mark: torch.cuda.Event, latents: Tensor | None) -> Iterator[None]:
-        """The side stream becomes this thread's, ordered behind the event."""
+    def within(self) -> Iterator[None]:
+        """The side stream becomes this thread's."""
         with torch.cuda.stream(self._stream):
-            self._stream.wait_event(mark)
-            if latents is not None:
-                # They belong to the caller's stream, which must not use their memory again before we are done.
-                latents.record_stream(self._stream)
             yield
 
     def settle(self) -> None:
@@ -109,12 +97,12 @@ def in_turn(stages: Stages, blocks: Iterable[Work]) -> Results:
     for work in blocks:
         stages.prepare(work)
         started = time.perf_counter()
-        result = stages.finish(work, stages.sample(work, stages.draw(work)))
+        result = stages.finish(stages.show(work, stages.sample(work, stages.draw(work))))
         yield replace(result, seconds=time.perf_counter() - started)
 
 
 def overlapped(stages: Stages, blocks: Iterable[Work], lane: Lane) -> Results:
-    """A block is finished in a thread beside the sampling of the next one; results come in the order of blocks.
+    """A block is scored in a thread beside the sampling of the next one; results come in the order of blocks.
 
     Values are those of ``in_turn``. So is the order of events as the caller sees it: an error of a block, or of asking
     for the next one, is raised after the results of all blocks before it. When the generator ends, however it ends,
@@ -176,9 +164,9 @@ def _launched(
         stages.prepare(work)
         return work, pool.submit(stages.draw, work)
 
-    def finish(work: Work, latents: Tensor | None, mark: Any, began: float) -> _Finished:
-        with lane.behind(mark, latents):
-            return _Finished(stages.finish(work, latents), began)
+    def finish(shown: Shown, began: float) -> _Finished:
+        with lane.within():
+            return _Finished(stages.finish(shown), began)
 
     upcoming = following()
     while upcoming is not None:
@@ -189,15 +177,15 @@ def _launched(
             alone = False
         began = time.perf_counter()
         latents = stages.sample(work, noise.result())
-        mark = lane.mark()
         # The next block's noise goes before this block's end: the thread is free for it now, and not for long.
         failure: Exception | None = None
         try:
             upcoming = following()
         except Exception as error:
             failure, upcoming = error, None
-        finishing = pool.submit(finish, work, latents, mark, began)
+        shown = stages.show(work, latents)
         del latents
+        finishing = pool.submit(finish, shown, began)
         yield finishing
         if failure is not None:
             raise failure

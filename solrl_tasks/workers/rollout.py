@@ -20,8 +20,9 @@ from solrl_tasks.models.lora import BASE_DIGEST
 from solrl_tasks.rewards.base import Images, Reward, reward_id
 from solrl_tasks.rewards.scoring import score
 from solrl_tasks.sampling.identity import initial_noise
+from solrl_tasks.sampling.sde.walk import Walk, step_noise, window_starts
 from solrl_tasks.workers.counters import Counters
-from solrl_tasks.workers.jobs import RolloutJob, Work, WorkResult
+from solrl_tasks.workers.jobs import RolloutJob, Shown, Work, WorkResult
 from solrl_tasks.workers.resident import Resident
 
 
@@ -46,23 +47,34 @@ class Rollout:
             self._resident.reward(spec).prepare()
 
     def draw(self, work: Work) -> Tensor | None:
-        """Noise [rows, C, H, W], a short block's last row repeated up to the chunk where shapes are static."""
+        """Noise [rows, C, H, W], a short block's last row repeated up to the chunk where shapes are static.
+
+        Of a noisy path [1 + steps, rows, C, H, W]: what it begins with, and what each step adds.
+        """
         if not work.needs_sampling:
             return None
-        noise = initial_noise(self._job.seeds(work.row, work.candidates), self._resident.family.latent_shape)
-        if self._engine.static_shapes and len(noise) < self._job.chunk:
+        seeds, shape = self._job.seeds(work.row, work.candidates), self._resident.family.latent_shape
+        noise = initial_noise(seeds, shape)
+        if self._job.noise is not None:
+            noise = torch.cat([noise[None], step_noise(self._job.noise.window, seeds, shape)])
+        short = self._job.chunk - len(seeds)
+        if self._engine.static_shapes and short > 0:
             # Scales of quantised inputs are maxima over the batch: a repeated row brings none of its own.
-            noise = torch.cat([noise, noise[-1:].expand(self._job.chunk - len(noise), *noise.shape[1:])])
+            last = noise[..., -1:, :, :, :]
+            noise = torch.cat([noise, last.expand(*noise.shape[:-4], short, *shape)], dim=-4)
         return noise.pin_memory() if self._device.type == "cuda" else noise
 
     @torch.no_grad()
     def sample(self, work: Work, noise: Tensor | None) -> Tensor | None:
-        """Clean latents of the candidates. The steps are queued one after another: nothing in them waits."""
+        """Clean latents of the candidates. The steps are queued one after another: nothing in them waits.
+
+        Of a noisy path [rows, states + 1, C, H, W]: the clean latents are last.
+        """
         if noise is None:
             return None
         self._sync()
         (family, _), module = self._resident.led(self._job.guidance), self._engine.module
-        rows, count = len(noise), len(work.candidates)
+        rows, count = noise.shape[-4], len(work.candidates)
         conditioning = _repeated(self._condition(self._job.prompts[work.row].text), rows)
 
         def velocity(x: Tensor, sigma: float) -> Tensor:
@@ -73,14 +85,33 @@ class Rollout:
             return family.velocity(module, x, level, conditioning)
 
         start = noise.to(self._device, non_blocking=True)
-        latents: Tensor = self._sampler.sample(velocity, start, family.sigmas(self._job.steps))
+        sigmas = family.sigmas(self._job.steps)
+        if self._job.noise is None:
+            latents: Tensor = self._sampler.sample(velocity, start, sigmas)
+        else:
+            starts = window_starts(self._job.noise.window, self._job.seeds(work.row, work.candidates))
+            padded = starts + [starts[-1]] * (rows - count)
+            path = Walk(self._job.noise, sigmas, padded).run(velocity, start[0], start[1:])
+            latents = torch.cat([path.states, path.end[:, None]], dim=1)
         return latents[:count].float()
 
-    def finish(self, work: Work, latents: Tensor | None) -> WorkResult:
-        """Decode what was sampled or brought, bring it to host memory, and score it."""
+    @torch.no_grad()
+    def show(self, work: Work, latents: Tensor | None) -> Shown:
+        """Decode what was sampled or brought, and bring it to host memory."""
+        paths = None
+        if latents is not None and self._job.noise is not None:
+            paths, latents = latents[:, :-1].cpu(), latents[:, -1]
         images, finite, clean = self._images(work, latents)
-        rewards, failures = self._score(work, images, finite)
-        return WorkResult(work, clean, images, rewards, failures, features=self._embed(work, images, finite))
+        failures = tuple(f"image {row} of the block has non-finite pixels" for row in np.flatnonzero(~finite).tolist())
+        return Shown(work, clean, images, finite, failures, paths)
+
+    def finish(self, shown: Shown) -> WorkResult:
+        """Score the images, and compute their features."""
+        rewards, failures = self._score(shown)
+        features = self._embed(shown)
+        return WorkResult(
+            shown.work, shown.latents, shown.images, rewards, failures, features=features, paths=shown.paths
+        )
 
     @cached_property
     def _engine(self) -> Engine:
@@ -111,24 +142,23 @@ class Rollout:
         self._counters.decoded += len(sampled)
         return decoded.images, decoded.finite, sampled.cpu()
 
-    def _score(
-        self, work: Work, images: Images, finite: NDArray[np.bool_]
-    ) -> tuple[dict[str, NDArray[np.float32]], tuple[str, ...]]:
-        prompt = self._job.prompts[work.row]
+    def _score(self, shown: Shown) -> tuple[dict[str, NDArray[np.float32]], tuple[str, ...]]:
+        prompt, images = self._job.prompts[shown.work.row], shown.images
         prompts, metadata = [prompt.text] * len(images), [prompt.metadata] * len(images)
         rewards: dict[str, NDArray[np.float32]] = {}
-        failures = [f"image {row} of the block has non-finite pixels" for row in np.flatnonzero(~finite).tolist()]
-        for spec in work.rewards:
+        failures = list(shown.failures)
+        for spec in shown.work.rewards:
             reward = self._resident.reward(spec)
             scores = score(self._here(reward, spec), images, prompts, metadata, spec.timeout)
-            rewards[reward_id(reward)] = np.where(finite, scores.values, np.nan).astype(np.float32)
+            rewards[reward_id(reward)] = np.where(shown.finite, scores.values, np.nan).astype(np.float32)
             failures += list(scores.failures)
             self._counters.scored += len(images)
         return rewards, tuple(failures)
 
-    def _embed(self, work: Work, images: Images, finite: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
-        features = (self._resident.feature(spec) for spec in work.features)
-        return {feature_id(f): np.where(finite[:, None], f(images), np.float32(np.nan)) for f in features}
+    def _embed(self, shown: Shown) -> dict[str, NDArray[np.float32]]:
+        features = (self._resident.feature(spec) for spec in shown.work.features)
+        finite = shown.finite[:, None]
+        return {feature_id(f): np.where(finite, f(shown.images), np.float32(np.nan)) for f in features}
 
     def _here(self, reward: Reward, spec: RewardSpec) -> Reward:
         if self._device.type != "cuda" or spec.timeout is None:

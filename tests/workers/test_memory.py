@@ -92,7 +92,7 @@ def test_what_torch_says_is_cut_to_what_people_need():
 
 
 class Pretended:
-    """A device of ``total`` bytes on which a transformer pass needs 100 bytes a row, and decoding 10."""
+    """A device of ``total`` bytes on which a transformer pass needs 100 bytes a row, and decoding after it 10."""
 
     def __init__(self, monkeypatch, total):
         self.total = total
@@ -124,11 +124,11 @@ class Pretended:
         return self._most
 
 
-@pytest.mark.parametrize(("total", "found"), [(1_300, 1), (2_100, 8), (4_000, 16), (50_000, 96)])
+@pytest.mark.parametrize(("total", "found"), [(1_300, 1), (2_100, 8), (4_000, 24), (50_000, 96)])
 def test_a_device_finds_what_fits_without_counting_it(device, rollout_job, monkeypatch, total, found):
     meter = Pretended(monkeypatch, total)
     before = replace(device.counters)
-    assert 1000 + 110 * found <= 0.9 * total
+    assert 1000 + 100 * found <= 0.9 * total
     assert device.fitting_chunk(rollout_job, [ExtensionSpec(name="bf16")], meter) == found
     assert replace(device.counters, syncs=0, loads=0) == replace(before, syncs=0, loads=0)
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from solrl_tasks.workers.jobs import Work, WorkResult
+from solrl_tasks.workers.jobs import Shown, Work, WorkResult
 from solrl_tasks.workers.pipeline import HostLane, in_turn, overlapped
 
 
@@ -47,10 +47,15 @@ class Recorded:
         self._do("sample", work)
         return None if noise is None else noise * 10
 
-    def finish(self, work, latents):
+    def show(self, work, latents):
+        assert threading.current_thread() is threading.main_thread()
+        self._do("show", work)
+        return Shown(work, latents, None, None)
+
+    def finish(self, shown):
         self.threads.add(threading.current_thread())
-        self._do("finish", work)
-        return WorkResult(work, latents, None, {}, ())
+        self._do("finish", shown.work)
+        return WorkResult(shown.work, shown.latents, None, {}, ())
 
     def busy(self):
         """Seconds in which something was being done: the union of all spans."""
@@ -86,7 +91,7 @@ def test_results_come_in_the_order_of_blocks(count):
     assert outcome(Recorded(), works(count), False) == [(n, 10 * n) for n in range(count)]
 
 
-@pytest.mark.parametrize("what", ["prepare", "draw", "sample", "finish"])
+@pytest.mark.parametrize("what", ["prepare", "draw", "sample", "show", "finish"])
 @pytest.mark.parametrize("where", [0, 1, 3])
 def test_an_error_is_raised_after_the_results_before_it(what, where):
     expected = [(n, 10 * n) for n in range(where)] + [f"{what} {where}"]
@@ -119,7 +124,7 @@ def test_a_block_is_sampled_while_the_one_before_is_finished_and_its_noise_is_th
 
     sample, finish = stages.sample, stages.finish
     stages.sample = lambda work, noise: (meet(work, 1), sample(work, noise))[1]
-    stages.finish = lambda work, latents: (meet(work, 0), finish(work, latents))[1]
+    stages.finish = lambda shown: (meet(shown.work, 0), finish(shown))[1]
     assert [result.work.token for result in run(stages, works(3))] == [0, 1, 2]
     assert stages.events.index(("draw", 1)) < stages.events.index(("finish", 0))
     assert stages.events.index(("draw", 2)) < stages.events.index(("finish", 1))
@@ -142,7 +147,7 @@ def test_one_after_the_other_looks_at_no_block_before_the_one_before_it_is_taken
     next(results)
     assert {token for _, token in stages.events} == {0}
     next(results)
-    assert [what for what, token in stages.events if token == 1] == ["prepare", "draw", "sample", "finish"]
+    assert [what for what, token in stages.events if token == 1] == ["prepare", "draw", "sample", "show", "finish"]
     assert stages.threads == {threading.main_thread()}
 
 
