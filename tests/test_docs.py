@@ -163,10 +163,11 @@ def test_every_command_is_documented():
 
 @each_page
 def test_deployments_take_what_is_given(page):
+    from flows.evaluate import evaluate
     from flows.rank_fidelity import rank_fidelity
     from flows.train import train
 
-    known = {"solrl/train": train, "solrl-rank-fidelity/default": rank_fidelity}
+    known = {"solrl/train": train, "solrl-rank-fidelity/default": rank_fidelity, "solrl-evaluate/default": evaluate}
     for words in commands(page):
         if words[:3] == ["prefect", "deployment", "run"]:
             given = [pair for option, pair in pairwise(words) if option == "-p"]
@@ -191,8 +192,10 @@ def test_scripts_and_targets_take_what_is_given(page):
 
 
 def walk(model: type[Frozen], value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and defaults of a model's fields; entries of a list stand under ``name[]``, and what may stand in the
-    place of a plain value under ``name``."""
+    """Dotted names and defaults of a model's fields.
+
+    Entries of a list stand under ``name[]``, and what may stand in the place of a plain value under ``name``.
+    """
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
         default = getattr(value, name) if value is not None else field.get_default(call_default_factory=True)
@@ -243,6 +246,7 @@ def test_every_option_of_an_extension_is_documented_with_its_default():
 
 
 def test_every_parameter_of_the_deployments_is_documented():
+    from flows.evaluate import evaluate
     from flows.parameters import FIELDS
     from flows.rank_fidelity import rank_fidelity
     from flows.train import train
@@ -252,6 +256,8 @@ def test_every_parameter_of_the_deployments_is_documented():
     assert all(code(rows[name]) == field for name, field in FIELDS.items())
     study = {code(row[0]) for row in table("docs/studies.md", "parameter")}
     assert study == set(rank_fidelity.parameters.properties)
+    evaluation = {code(row[0]) for row in table("docs/evaluation.md", "parameter")}
+    assert evaluation == set(evaluate.parameters.properties)
 
 
 @each_page
@@ -347,7 +353,7 @@ def test_the_examples_of_extensions_run_together(micro_model, tmp_path, monkeypa
         assert family.name == "shifted-flux"
     assert {"train/weight", "reward/proxy_my_rewards:redness", "reward/proxy_colourfulness"} <= set(metrics)
     named = json.dumps(tree)
-    for kind in ("rewards", "samplers", "engines", "rules", "objectives", "families"):
+    for kind in ("rewards", "features", "samplers", "engines", "rules", "objectives", "families"):
         assert f"my_{kind}:" in named
 
 
