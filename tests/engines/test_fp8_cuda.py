@@ -20,6 +20,8 @@ CUDA = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not Fp8Engine.available(CUDA).ok, reason=Fp8Engine.available(CUDA).reason),
+    # Compilers of many versions have advice to give.
+    pytest.mark.filterwarnings("default"),
 ]
 SCOPE = LayerScope(include=(r".*blocks\..*",), skip=((r".*norm.*|time_embed\.linear", "modulation"),))
 

@@ -3,7 +3,11 @@
 The interpreter rounds ties of E4M3 the wrong way: there, kernels leave their values unrounded and torch rounds them.
 """
 
+import json
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +21,7 @@ GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 VALUES = E4M3 if GPU else torch.float32
 DTYPES = [torch.float32, torch.bfloat16]
+ROOT = Path(__file__).resolve().parents[3]
 WIDTHS = [16, 48, 80, 1024, 2240, 2432, 3072]
 
 
@@ -158,3 +163,59 @@ def test_without_cuda_the_functions_are_those_of_plain_torch():
     same(rows.gelu_quantize_rows(x, x), fp8.gelu_quantize_rows(x, x))
     same(rows.gate_quantize_rows(x), fp8.gate_quantize_rows(x))
     same(rows.modulate_quantize_rows(x, modulation, 0, 1, 1e-6), fp8.modulate_quantize_rows(x, modulation, 0, 1, 1e-6))
+
+
+COMPILE = """
+import json, re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from solrl_tasks.engines.kernels import row_programs, rows
+
+half, single, byte = "*bf16", "*fp32", "*fp8e4nv"
+head, tail = rows.split(3072)
+row = {"COLUMNS": 3072, "HEAD": head, "TAIL": tail}
+wide = dict(zip(("HEAD", "TAIL"), rows.split(12288)), COLUMNS=12288, OTHERS=3072, FRONT_HEAD=head, FRONT_TAIL=tail)
+cases = {
+    "quantize": ({"x": half, "values": byte, "scale": single}, row),
+    "gelu": ({"x": half, "front": half, "values": byte, "scale": single}, wide),
+    "gate": ({"x": half, "values": byte, "scale": single}, row),
+    "modulate": (
+        {"x": half, "modulation": half, "values": byte, "scale": single},
+        row | {"TOKENS": 1024, "STRIDE": 18432, "SHIFT": 0, "SCALE": 3072, "EPS": 1e-6},
+    ),
+    "merge": ({"base": half, "delta": single, "values": byte, "scale": single}, row | {"WITH_DELTA": True}),
+}
+found = {}
+for name, (pointers, constants) in cases.items():
+    source = ASTSource(
+        fn=row_programs.kernels()[name],
+        signature={**pointers, **dict.fromkeys(constants, "constexpr")},
+        constexprs=constants,
+        attrs={(index,): [["tt.divisibility", 16]] for index in range(len(pointers))},
+    )
+    warps = rows.count_warps(constants["COLUMNS"] + constants.get("OTHERS", 0))
+    text = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}).asm["ptx"]
+    found[name] = {
+        "loads": sorted(set(re.findall(r"ld\\.global\\S*", text))),
+        "rounding": sorted(set(re.findall(r"cvt\\.rn\\S*e4m3x2\\S*", text))),
+        "divisions": text.count("div.rn.f32"),
+        "spills": text.count(".local"),
+    }
+print(json.dumps(found))
+"""
+
+
+def test_the_code_for_hopper_reads_in_wide_loads_and_rounds_in_hardware(monkeypatch):
+    """Compiled here for sm_90, which needs no GPU."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    command = [sys.executable, "-W", "ignore", "-c", COMPILE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, found in json.loads(done.stdout).items():
+        assert any("v4.b32" in load for load in found["loads"]), name
+        assert not any("b16" in load or "b8" in load for load in found["loads"]), name
+        assert found["rounding"] == ["cvt.rn.satfinite.e4m3x2.f32"], name
+        assert found["divisions"] == (2 if name == "modulate" else 1), name
+        assert found["spills"] == 0, name
