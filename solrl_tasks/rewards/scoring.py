@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from solrl_tasks.rewards.base import (
 from solrl_tasks.store.keys import digest
 
 Metadata = Mapping[str, JsonValue]
+TOLD: Final = 300
+"""Characters that are kept of what went wrong with an image."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,13 @@ class _Attempt:
         except RewardError:
             raise
         except Exception as error:
-            return None, {0: f"{type(error).__name__}: {error}"}
+            return None, {0: _cut(f"{type(error).__name__}: {error}")}
         return _numbers(self.reward.name, result, len(images)), getattr(result, "reasons", {})
+
+
+def _cut(text: str) -> str:
+    """At most so much of an error, which may quote a prompt of any length."""
+    return text if len(text) <= TOLD else f"{text[:TOLD]}…"
 
 
 def _one_by_one(attempt: _Attempt, first_failure: str) -> Scores:

@@ -246,3 +246,13 @@ def test_a_reward_may_say_why_an_image_has_no_score():
     assert np.array_equal(one_by_one.values, np.array([1, np.nan, np.nan], dtype=np.float32), equal_nan=True)
     assert one_by_one.reasons == {1: "no face", 2: "OSError: never together"}
     assert one_by_one.failures[1:] == ("fake: image 1: no face", "fake: image 2: OSError: never together")
+
+
+def test_a_huge_prompt_in_an_error_is_cut():
+    def picky(images, prompts, metadata):
+        raise ValueError(f"cannot read {prompts[0]!r}")
+
+    picky.version = "1"
+    images = np.zeros((1, 4, 4, 3), dtype=np.uint8)
+    failures = score(NamedReward("picky", "1", (0, 1), lambda: picky), images, ["word " * 100_000], [{}]).failures
+    assert failures and all(len(failure) < 500 for failure in failures)
