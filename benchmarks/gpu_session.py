@@ -42,7 +42,7 @@ def full_steps() -> list[Step]:
         of = ("--family", family)
         heavy = {"flux": 1.0, "sd3": 0.6, "sana": 0.4}[family]
         steps += [
-            Step(f"{family}-rollout", ("rollout", *of), 60 + 280 * heavy),
+            Step(f"{family}-rollout", ("rollout", *of, "--profile"), 60 + 380 * heavy),
             Step(
                 f"{family}-complete",
                 ("rollout", *of, "--arms", "bf16-full,fp8-two-stage", "--complete", "--repeats", "1"),

@@ -102,6 +102,7 @@ def rollout(
         typer.Option("--arms", help="Comma-separated: eager-pipeline, ENGINE-full, ENGINE-two-stage."),
     ] = None,
     complete: Annotated[bool, typer.Option("--complete", help="Run one whole rollout of each arm as well.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where the network's time goes.")] = False,
     sampler: Annotated[str, typer.Option("--sampler", help="Solver.")] = "dpm2",
     reward: RewardName = None,
     reward_options: RewardOption = None,
@@ -136,6 +137,7 @@ def rollout(
             lora=_lora(rank, targets),
             options=_engine_options(options),
             complete=complete,
+            profile=profile,
         )
     )
     report = None

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from solrl_tasks.bench.arms import FULL, PIPELINE, PRECISE, TWO_STAGE
 from solrl_tasks.bench.flops import ModelFlops
+from solrl_tasks.bench.profile import Profile
 from solrl_tasks.config.base import Frozen
 
 Kind = Literal["real", "emulated"]
@@ -76,6 +77,7 @@ class Sampling(Frozen):
             decoding and scoring may overlap with the denoising of the next.
         denoise_seconds: one chunk's denoising alone, by each repeat, on the device's own clock.
         memory: None on a CPU.
+        profile: of the network for two steps, where it was asked for.
     """
 
     engine: str
@@ -90,6 +92,7 @@ class Sampling(Frozen):
     chunks_seconds: float
     denoise_seconds: tuple[float, ...]
     memory: Memory | None
+    profile: Profile | None = None
 
     @property
     def steady_seconds(self) -> float:

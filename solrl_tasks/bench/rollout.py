@@ -13,6 +13,7 @@ from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, PRECISE, Plan, parse_
 from solrl_tasks.bench.clock import median
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.pipeline import EagerPipeline
+from solrl_tasks.bench.profile import profile
 from solrl_tasks.bench.report import Arm, Complete, Memory, ModelFacts, RolloutReport, Sampling, Split
 from solrl_tasks.bench.subject import PROMPTS, Subject
 from solrl_tasks.config.base import Frozen
@@ -42,6 +43,7 @@ class RolloutRequest(Frozen):
         repeats: of whatever is timed alone.
         options: of engines, by name.
         complete: run one whole rollout of each arm besides.
+        profile: say where the network's time goes.
     """
 
     model: ModelSpec
@@ -59,6 +61,7 @@ class RolloutRequest(Frozen):
     lora: LoraSpec = LoraSpec(targets="attention")
     options: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     complete: bool = False
+    profile: bool = False
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> "RolloutRequest":
@@ -99,6 +102,9 @@ class RolloutBench:
         for plan in map(parse_arm, self.request.arms):
             self.note(f"{plan.name} …")
             arms.append(self._attempt(plan))
+            yield self._report(arms)
+        if self.request.profile:
+            self._add_profiles()
             yield self._report(arms)
 
     # What arms share
@@ -222,6 +228,20 @@ class RolloutBench:
         while len(spans) < self.request.repeats and sum(spans) < ENOUGH_SECONDS:
             spans.append(self._clock.span(call))
         return tuple(spans)
+
+    def _add_profiles(self) -> None:
+        """One for every engine and chunk, when all is timed: what a profiler leaves behind slows down what follows."""
+        done: set[tuple[str, int]] = set()
+        for key, sampling in self._samplings.items():
+            case = (sampling.engine, sampling.chunk)
+            if sampling.engine == PIPELINE or case in done:
+                continue
+            done.add(case)
+            self.note(f"profile of {sampling.engine}")
+            self._swap(sampling.engine)
+            call = self._denoiser(self._job(sampling.engine, min(sampling.steps, WARM_STEPS), sampling.chunk))
+            found = profile(call, self._device.device)
+            self._samplings[key] = sampling.model_copy(update={"profile": found})
 
     def _swap(self, engine: str) -> None:
         """Bring an engine to the arm's LoRA, timing the swap: the first sync, which fills every layer, goes before."""

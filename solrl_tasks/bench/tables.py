@@ -15,6 +15,7 @@ from solrl_tasks.bench.ceiling import (
     step_speedup,
 )
 from solrl_tasks.bench.peaks import Peak, Precision, find_peaks, precision_of
+from solrl_tasks.bench.profile import Profile
 from solrl_tasks.bench.report import (
     Arm,
     CeilingReport,
@@ -128,6 +129,19 @@ def _rollout_tables(report: RolloutReport) -> Iterator[Table]:
         ("engine", "steps", "chunk", "execution", "ms/image-step", "TFLOP/s", "of BF16 peak", "of floor", "first s"),
         tuple(_sampling_row(report, sampling) for sampling in report.samplings.values()),
         tuple(_peak_notes(report.environment)),
+    )
+    for sampling in report.samplings.values():
+        if sampling.profile is not None:
+            yield _profile_table(sampling, sampling.profile)
+
+
+def _profile_table(sampling: Sampling, found: Profile) -> Table:
+    groups = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.groups.items())
+    return Table(
+        f"Where the time of {sampling.engine} goes, chunk {sampling.chunk}",
+        ("kernel", "calls", "ms", "share"),
+        tuple((f"`{k.name}`", str(k.calls), f"{1e3 * k.seconds:.2f}", f"{100 * k.share:.1f} %") for k in found.kernels),
+        (f"Together: {groups}.",),
     )
 
 

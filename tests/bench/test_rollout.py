@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from solrl_tasks.bench.arms import DEFAULT_ARMS, parse_arm
+from solrl_tasks.bench.profile import group_of
 from solrl_tasks.bench.report import RolloutReport
 from solrl_tasks.bench.rollout import RolloutBench, require_engines
+from solrl_tasks.bench.tables import tables_of
 from solrl_tasks.engines.base import EngineError
 from solrl_tasks.workers.device import Device
 
@@ -95,6 +97,36 @@ def test_guidance_is_not_compared_with_the_plain_call(request_of):
     report = measure(request.model_copy(update={"model": guided}))
     assert "guidance_scale" in report.arms[0].error
     assert report.arms[1].error is None
+
+
+def test_a_profile_says_where_the_time_goes(request_of):
+    report = measure(request_of(arms=("bf16-full",), profile=True))
+    (sampling,) = report.samplings.values()
+    found = sampling.profile
+    assert sum(found.groups.values()) == pytest.approx(1.0)
+    assert found.seconds > 0 and "matrix multiplication" in found.groups
+    shares = [kernel.share for kernel in found.kernels]
+    assert shares == sorted(shares, reverse=True) and sum(shares) <= 1.0 + 1e-9
+    titles = [table.title for table in tables_of(report)]
+    assert titles[-1] == "Where the time of bf16 goes, chunk 2"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "group"),
+    [
+        ("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNT", "matrix multiplication"),
+        ("void cutlass::device_kernel<flash::FlashAttnFwd>", "attention"),
+        ("triton_red_fused__scaled_mm_gelu_3", "fused or own kernel"),
+        ("triton_tem_fused_mm_3", "matrix multiplication"),
+        ("triton_poi_fused_add_mul_7", "fused or own kernel"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop", "attention"),
+        ("sm90_xmma_fprop_implicit_gemm_conv2d", "convolution"),
+        ("Memcpy DtoD (Device -> Device)", "copy"),
+        ("something_else", "other"),
+    ],
+)
+def test_kernels_are_grouped_by_name(kernel, group):
+    assert group_of(kernel) == group
 
 
 @pytest.mark.parametrize("name", ["full", "-full", "bf16", "bf16-half", "pipeline"])
