@@ -114,12 +114,23 @@ def measure_policy(session: Session, asked: PolicyEvaluation, call: Call = direc
         outcomes=outcomes,
         refs=_refs(session, outcomes, policy, reference),
         images=_pictures(session, asked, policy, reference),
-        notes=[f"{asked.policy}, against {asked.against}"],
+        notes=_said(session, asked, policy),
     )
     for name, ref in summary.refs.items():
         session.run.note_ref(asked.step, name, ref)
     session.run.commit_summary(asked.step, summary.model_dump(mode="json"))
     return summary
+
+
+def _said(session: Session, asked: PolicyEvaluation, job: PoolJob) -> list[str]:
+    model, led = session.recipe.model, job.guidance
+    guidance = (model.guidance, model.guidance_scale) if led is None else (led.guidance, led.guidance_scale)
+    return [
+        f"{asked.policy}, against {asked.against}",
+        f"the run trained on {', '.join(reward.name for reward in session.recipe.rewards)}",
+        f"{job.candidates} images of each of {len(job.prompts)} prompts, {job.sampling.engine.name}, "
+        f"{job.sampling.steps} steps, guidance {guidance[0]:g}, guidance scale {guidance[1]:g}",
+    ]
 
 
 def evaluated(view: RunView) -> dict[str, str]:

@@ -61,7 +61,11 @@ def test_what_training_measured_is_used_again(measure, trained):
     assert summary.step == 2
     assert summary.images == ["heldout.png"]
     assert session.run.iteration_dir(2).joinpath("heldout.png").read_bytes().startswith(b"\x89PNG")
-    assert summary.notes == ["run, iteration 2, ema, against the untrained model"]
+    assert summary.notes == [
+        "run, iteration 2, ema, against the untrained model",
+        "the run trained on colourfulness",
+        "2 images of each of 2 prompts, bf16, 2 steps, guidance 1, guidance scale 1",
+    ]
     assert evaluated(session.run) == {"policy": "run, iteration 2, ema", "against": "the untrained model"}
 
 
