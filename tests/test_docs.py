@@ -269,11 +269,22 @@ def test_recipes_in_examples_are_valid(page):
 # Metrics and keys
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "ram": {},
+    "awm": {},
+    "grpo": {"update__objective__options": {"kl_weight": 0.1}, "update__old": {"schedule": "copy"}},
+}
+"""What an iteration with an objective other than the default takes besides its name."""
+
+
 @pytest.fixture(scope="module")
 def micro(micro_model, tmp_path_factory):
-    """Metric names of a baseline and an audited iteration with two rewards, and the specs of all that it stored."""
+    """Metric names of a baseline, an audited iteration with two rewards and an iteration with each other objective, and
+    the specs of all that they stored."""
     from solrl_tasks.stages.iteration import run_step
     from solrl_tasks.stages.session import open_session
+
+    assert {"nft", *OTHERS} == set(list_extensions("objective"))
 
     folder = tmp_path_factory.mktemp("docs")
     rewards = [{"name": "colourfulness"}, {"name": "tests.support.rewards:darkness"}]
@@ -281,8 +292,12 @@ def micro(micro_model, tmp_path_factory):
     recipe = micro_recipe(micro_model, write_prompts(folder), **changes)
     with open_session(folder / "store", "docs", recipe) as session:
         metrics = {name for step in (0, 1) for name in run_step(session, step).metrics}
-        specs = {kind: stored_specs(session.store.root / kind) for kind in KEYED}
-    return metrics, specs
+    for name, more in OTHERS.items():
+        plain = {**changes, "audit__every": 0, "evaluate__every": 0, "update__objective__name": name, **more}
+        recipe = micro_recipe(micro_model, write_prompts(folder), **plain)
+        with open_session(folder / "store", f"docs-{name}", recipe) as session:
+            metrics |= set(run_step(session, 1).metrics)
+    return metrics, {kind: stored_specs(folder / "store" / kind) for kind in KEYED}
 
 
 KEYED = {

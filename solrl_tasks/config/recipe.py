@@ -133,9 +133,10 @@ class OldPolicySpec(Frozen):
     """How the sampling policy follows the trained one after an iteration.
 
     ``copy``, ``ramp`` and ``delayed`` are types 0, 1 and 2 of DiffusionNFT; ``constant`` keeps ``decay`` of the old.
+    ``by_iteration`` is RAM's.
     """
 
-    schedule: Literal["copy", "ramp", "delayed", "constant"] = "ramp"
+    schedule: Literal["copy", "ramp", "delayed", "constant", "by_iteration"] = "ramp"
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
@@ -145,10 +146,15 @@ class UpdateSpec(Frozen):
     One iteration makes ``optimizer_steps`` steps. A step covers all samples of the iteration at ``times_per_sample``
     noise levels each, accumulated over micro-batches of ``micro_batch`` rows. ``gradient_checkpointing`` keeps one
     activation a block and computes the rest again on the way back: less memory for about a third more time.
+
+    An advantage is a reward minus a mean, ``advantage_mean``, over a spread, ``advantage_std``; ``advantage`` says of
+    which rewards both are.
     """
 
     objective: ExtensionSpec = ExtensionSpec(name="nft")
     advantage: Literal["kept", "pool"] = "kept"
+    advantage_mean: Literal["group", "leave_one_out"] = "group"
+    advantage_std: Literal["all", "group"] = "all"
     lora: LoraSpec = LoraSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     optimizer_steps: Annotated[int, Field(ge=1, le=1000)] = 1

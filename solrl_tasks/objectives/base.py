@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Final, Literal, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -128,6 +128,19 @@ def asked_noise(objective: Objective[Any], steps: int, iteration: int) -> Stocha
         return None
     path: PathObjective[Any] = cast(PathObjective[Any], objective)
     return path.noise(steps, iteration)
+
+
+EVERY_ROLE: Final = frozenset({"current", "old", "reference"})
+
+
+def guided_roles(objective: Objective[Any]) -> frozenset[str]:
+    """The roles whose velocities have the model's classifier-free guidance in training.
+
+    All of them, unless the objective says otherwise in ``guided``; the others are conditional only, which saves half of
+    their forward passes.
+    """
+    roles: frozenset[str] = getattr(objective, "guided", EVERY_ROLE)
+    return roles
 
 
 def require(velocity: Tensor | None, role: Role, objective: str) -> Tensor:

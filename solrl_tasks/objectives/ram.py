@@ -1,8 +1,8 @@
 """Reinforce Adjoint Matching (RAM, arXiv 2605.10759): a regression whose anchor is the reference."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from solrl_tasks.config.base import Frozen
@@ -18,12 +18,22 @@ class RamOptions(Frozen):
             reward. The authors use 100 for GenEval and OCR, 1000 for PickScore.
         baseline: the velocity that the sample's own is compared with: ``old``, the lagged policy that made the
             sample (as released), or ``current``, the trained one without gradient (Eq. 17 of the paper).
+        residual: where the model samples with classifier-free guidance, whether the baseline is the ``conditional``
+            velocity (as released) or the ``guided`` one, under which the samples really were made. Everything else is
+            conditional in any case. Without guidance they are the same.
         times: how noise levels are drawn; ``sqrt`` has the density 2t of the paper.
     """
 
     multiplier: Annotated[float, Field(gt=0, le=1e6)] = 100.0
     baseline: Literal["old", "current"] = "old"
+    residual: Literal["conditional", "guided"] = "conditional"
     times: TimeDensity = "sqrt"
+
+    @model_validator(mode="after")
+    def _guided_is_of_the_old(self) -> Self:
+        if self.residual == "guided" and self.baseline != "old":
+            raise ValueError("residual guided is of the policy that sampled: it needs baseline old")
+        return self
 
 
 class Ram:
@@ -34,6 +44,10 @@ class Ram:
     The shift is the Bayes estimator of the bridge score: without variance given the sample, exact where v_b is the
     mean velocity of the samples' own law. Without reward the loss is the squared distance to the reference, so that
     there is no KL term besides. Values of 1e4 and more are normal; look at ``reference_gap`` instead.
+
+    With guidance the law of the samples is not that of the conditional velocity: a conditional residual then widens
+    what a guided sampler makes and, where guidance is strong, even turns the shift around. A guided one shifts the
+    conditional law as asked, and keeps its width.
     """
 
     name: ClassVar[str] = "ram"
@@ -48,6 +62,11 @@ class Ram:
     def roles(self) -> frozenset[Role]:
         """``old`` only where it is the baseline."""
         return frozenset({"old", "reference"} if self.options.baseline == "old" else {"reference"})
+
+    @property
+    def guided(self) -> frozenset[Role]:
+        """The roles whose velocity is the guided one; see ``base.guided_roles``."""
+        return frozenset({"old"} if self.options.residual == "guided" else ())
 
     @property
     def times(self) -> TimeDensity:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import ExtensionSpec, Keep, RewardSpec, SamplingSpec
+from solrl_tasks.config.stochastic import Stochastic
 from solrl_tasks.features.base import feature_id, make_feature
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
@@ -38,6 +39,7 @@ class SamplingJob:
         rewards: scored on every image.
         keep: which pictures are kept.
         guidance: None is the model's own.
+        noise: put into the steps; None is the path that the sampler walks alone.
     """
 
     step: int
@@ -49,6 +51,7 @@ class SamplingJob:
     rewards: tuple[RewardSpec, ...]
     keep: Keep = "none"
     guidance: Guidance | None = None
+    noise: Stochastic | None = None
     reuse: Literal["exact", "compatible"] = "exact"
 
     @property
@@ -80,6 +83,7 @@ class SamplingJob:
             chunk=self.chunk,
             rows=tuple(sorted({block.row for block in blocks if block.needs_sampling})),
             guidance=self.guidance,
+            noise=self.noise,
             field=CHUNK_FIELDS.get(self.stage, f"{self.stage}.chunk"),
         )
 
@@ -151,9 +155,16 @@ class SamplesJob(SamplingJob):
 
     Attributes:
         indices: candidate indices, int64, [P, K]; a row of -1 is left out.
+        keep_paths: whether the states of noisy paths are kept.
     """
 
     indices: NDArray[np.int64]
+    keep_paths: bool = False
+
+    @property
+    def states(self) -> int:
+        """Latents of each path that are kept besides the clean ones."""
+        return self.noise.states if self.noise is not None and self.keep_paths else 0
 
     @property
     def images(self) -> bool:
@@ -180,5 +191,6 @@ class SamplesJob(SamplingJob):
                 "indices": self.indices.tolist(),
             }
         )
-        spec = samples_spec(session, chosen, self.sampling)
-        return Samples.open(session.store, spec, self.indices, session.latent_shape, self.chunk, self.reuse)
+        spec = samples_spec(session, chosen, self.sampling, self.noise, self.keep_paths)
+        shape = session.latent_shape
+        return Samples.open(session.store, spec, self.indices, shape, self.chunk, self.reuse, self.states)

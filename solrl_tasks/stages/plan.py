@@ -1,11 +1,14 @@
 """What each stage of an iteration will be asked, as a pure function of recipe, step and parent policy."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.sampling.identity import draw_prompts, exploration_seed
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
+from solrl_tasks.stages.learning import noise_of
 from solrl_tasks.stages.select import SelectJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice
@@ -48,11 +51,12 @@ def plan_select(session: Session, pool: PoolJob) -> SelectJob:
 
 def plan_regenerate(session: Session, pool: PoolJob, indices: NDArray[np.int64]) -> SamplesJob:
     """The chosen seeds of the pool's policy, precisely."""
-    return _samples(session, "regenerate", pool, list(range(len(pool.prompts))), indices)
+    samples = _samples(session, "regenerate", pool, list(range(len(pool.prompts))), indices)
+    return replace(samples, keep_paths=samples.noise is not None)
 
 
 def plan_audit(session: Session, pool: PoolJob) -> SamplesJob | None:
-    """Whole groups of the first prompts of the iteration, where an audit is due."""
+    """Whole groups of the first prompts of the iteration, where an audit is due, sampled as what is trained on."""
     audit = session.recipe.audit
     if audit.every == 0 or (pool.step - 1) % audit.every:
         return None
@@ -126,6 +130,7 @@ def _samples(session: Session, stage: str, pool: PoolJob, rows: list[int], indic
         policy=pool.policy,
         exploration_seed=pool.exploration_seed,
         sampling=session.recipe.regenerate,
+        noise=noise_of(session.recipe, pool.step),
         rewards=session.recipe.rewards,
         indices=indices,
         keep=pool.keep,

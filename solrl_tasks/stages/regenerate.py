@@ -54,8 +54,9 @@ def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[
             fresh = result.work.latents is None
             latents = result.latents.numpy() if fresh and result.latents is not None else None
             images = result.images if block.images_missing else None
+            paths = result.paths.numpy() if samples.states and result.paths is not None else None
             session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
-            samples.write(block, latents, result.rewards, images, result.seconds, record)
+            samples.write(block, latents, result.rewards, images, result.seconds, record, paths)
             spent += result.seconds
             failures += result.failures
             session.reporter.progress(job.step, job.stage, done, len(blocks), "blocks")

@@ -18,6 +18,7 @@ from solrl_tasks.rewards.fitness import require_dependable, require_fitting
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, settle_chunks
+from solrl_tasks.stages.learning import check_learning
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
@@ -106,7 +107,7 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
             f"audit.prompts is {recipe.audit.prompts}, more than prompts.per_iteration "
             f"({recipe.prompts.per_iteration}): an audit regenerates groups of the iteration"
         )
-    _check_times(recipe)
+    check_learning(recipe)
     return Prepared(recipe, train, heldout)
 
 
@@ -173,16 +174,6 @@ def _check_grids(recipe: Recipe) -> None:
         sampler = build("sampler", sampling.sampler, {})
         if hasattr(sampler, "check"):
             sampler.check(family.grid_of(recipe.model, sampling.steps))
-
-
-def _check_times(recipe: Recipe) -> None:
-    spec = recipe.update
-    objective = build("objective", spec.objective.name, dict(spec.objective.options))
-    if objective.times == "grid_subset" and spec.times_per_sample > recipe.regenerate.steps:
-        raise ValueError(
-            f"update.times_per_sample is {spec.times_per_sample}, but regenerate.steps ({recipe.regenerate.steps}) has "
-            "no more noise levels to draw from without repeating one: lower it"
-        )
 
 
 def _check_extensions(recipe: Recipe) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, RewardSpec, SamplingSpec, UpdateSpec
+from solrl_tasks.config.stochastic import Stochastic
 from solrl_tasks.models.lora import BASE_DIGEST, LoraState
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
@@ -131,9 +132,21 @@ def selection_spec(pool: Ref, rewards: Sequence[RewardSpec], candidates: int, ke
     }
 
 
-def samples_spec(session: Session, selection_digest: str, sampling: SamplingSpec) -> Spec:
+def noise_spec(noise: Stochastic, kept: bool) -> Spec:
+    """Where paths have noise, of which kind, and whether their states are kept (in float32)."""
+    step = find_extension("sde step", noise.step)
+    return {**noise.model_dump(mode="json"), "step": f"{step.name}@{step.version}", "kept": kept}
+
+
+def samples_spec(
+    session: Session,
+    selection_digest: str,
+    sampling: SamplingSpec,
+    noise: Stochastic | None = None,
+    keep_paths: bool = False,
+) -> Spec:
     """Of regenerated samples: the selection stands for policy, prompts and seeds."""
-    return {
+    return ({} if noise is None else {"noise": noise_spec(noise, keep_paths)}) | {
         "kind": "samples",
         "algo_version": ALGO_VERSION,
         "selection": selection_digest,

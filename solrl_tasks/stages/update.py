@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.objectives.advantages import Advantages, advantages
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
+from solrl_tasks.sampling.identity import candidate_seed
+from solrl_tasks.sampling.sde.walk import window_starts
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sample_scores
@@ -21,7 +24,7 @@ from solrl_tasks.store.locks import FileLock
 from solrl_tasks.store.policies import find_policy, load_policy
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
-from solrl_tasks.workers.jobs import TrainJob
+from solrl_tasks.workers.jobs import Paths, TrainJob
 from solrl_tasks.workers.policies import load_state, save_state
 
 
@@ -120,7 +123,8 @@ def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantage
     pool = None
     if session.recipe.update.advantage == "pool":
         pool = proxy_scores(job.pool, explored, job.rewards)
-    result = advantages(scores, kept, session.recipe.update.advantage, pool)
+    spec = session.recipe.update
+    result = advantages(scores, kept, spec.advantage, pool, mean=spec.advantage_mean, std=spec.advantage_std)
     if not result.used.any():
         raise NothingToLearnError(
             f"iteration {job.step}: none of {len(kept)} groups can be trained on ({int(kept.sum())} were kept). "
@@ -133,14 +137,31 @@ def _train_job(session: Session, job: UpdateJob, samples: Samples, learned: Adva
     rows, columns = np.nonzero(learned.used)
     latents = samples.latents()
     prompts = job.samples.prompts
+    keys = tuple(prompts.keys[int(row)] for row in rows)
+    candidates = tuple(int(job.samples.indices[row, column]) for row, column in zip(rows, columns, strict=True))
     return TrainJob(
         x0=torch.from_numpy(latents[rows, columns]),
         advantage=learned.values[rows, columns],
         texts=tuple(prompts[int(row)].text for row in rows),
-        prompt_keys=tuple(prompts.keys[int(row)] for row in rows),
-        candidates=tuple(int(job.samples.indices[row, column]) for row, column in zip(rows, columns, strict=True)),
+        prompt_keys=keys,
+        candidates=candidates,
         steps=job.samples.sampling.steps,
         update=session.recipe.update,
         run_seed=session.recipe.seed,
         iteration=job.step,
+        paths=_paths(job.samples, samples, (rows, columns), keys, candidates),
     )
+
+
+def _paths(
+    job: SamplesJob,
+    samples: Samples,
+    where: tuple[NDArray[np.intp], NDArray[np.intp]],
+    keys: tuple[str, ...],
+    candidates: tuple[int, ...],
+) -> Paths | None:
+    if job.noise is None:
+        return None
+    seeds = [candidate_seed(job.exploration_seed, key, index) for key, index in zip(keys, candidates, strict=True)]
+    starts = window_starts(job.noise.window, seeds)
+    return Paths(job.noise, torch.from_numpy(samples.paths()[where]), tuple(starts))

@@ -32,6 +32,7 @@ Reuse = Literal["exact", "compatible"]
 IMAGES: Final = "images"
 THUMBNAILS: Final = "thumbnails"
 LATENTS: Final = "latents"
+PATHS: Final = "paths"
 REWARDS: Final = "rewards"
 FEATURES: Final = "features"
 _NAMED_VALUES: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*@[A-Za-z0-9_.:+-]+")
@@ -105,9 +106,9 @@ def _missed(block: Block) -> set[str]:
 class BlockFolder:
     """Arrays of equal rows and chunk under one spec, one lock and one set of environment records.
 
-    Arrays are called ``images``, ``thumbnails``, ``latents``, ``rewards/NAME@VERSION`` or ``features/NAME@VERSION``.
-    On the disk: ``spec.json``
-    (sealed), ``records/ID.json`` and the Zarr hierarchy ``data.zarr``.
+    Arrays are called ``images``, ``thumbnails``, ``latents``, ``paths``, ``rewards/NAME@VERSION`` or
+    ``features/NAME@VERSION``. On the disk: ``spec.json`` (sealed), ``records/ID.json`` and the Zarr hierarchy
+    ``data.zarr``.
 
     Args:
         spec: the content address is ``key(spec)``.
@@ -197,7 +198,7 @@ class BlockFolder:
     def names(self) -> list[str]:
         """The arrays that there are, pictures and latents first."""
         data = self.path / "data.zarr"
-        found = [name for name in (IMAGES, THUMBNAILS, LATENTS) if (data / name).is_dir()]
+        found = [name for name in (IMAGES, THUMBNAILS, LATENTS, PATHS) if (data / name).is_dir()]
         for group in (REWARDS, FEATURES):
             if (data / group).is_dir():
                 folders = (entry.name for entry in (data / group).iterdir() if entry.is_dir())
@@ -395,6 +396,8 @@ class BlockFolder:
             return (None, None, 3), "uint8"
         if name.startswith(f"{FEATURES}/"):
             return (None,), "float32"
+        if name == PATHS:
+            return (self.shape["states"], *self.shape["latent"]), "float32"
         return (tuple(self.shape["latent"]) if name == LATENTS else ()), "float32"
 
     def _discard(self, name: str, why: str) -> None:

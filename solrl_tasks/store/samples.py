@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.store.arrays import hash_values
-from solrl_tasks.store.blocks import IMAGES, LATENTS, Block, BlockFolder, Reuse, reward_array
+from solrl_tasks.store.blocks import IMAGES, LATENTS, PATHS, Block, BlockFolder, Reuse, reward_array
 from solrl_tasks.store.refs import UNKNOWN, Ref
 from solrl_tasks.store.root import Store
 
@@ -19,15 +19,22 @@ class Samples:
 
     ``indices`` [P, K] are candidate indices; a row of -1 is left out, lacks nothing and holds NaN. Latents
     are kept, so a reward that is added later needs no forward pass of the transformer.
+
+    Of samples of noisy paths ``states`` latents of each path are kept besides, in float32 as they were: training
+    evaluates the very steps that were taken, and rounding them to the precision of the network would add to the noise
+    that explains them. Where there are none it is 0.
     """
 
-    def __init__(self, folder: BlockFolder, indices: NDArray[np.int64], latent_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, folder: BlockFolder, indices: NDArray[np.int64], latent_shape: tuple[int, ...], states: int = 0
+    ) -> None:
         self._folder = folder
         self.key = folder.key
         self.spec = folder.spec
         self.chunk = folder.chunk
         self.indices = indices
         self.latent_shape = latent_shape
+        self.states = states
 
     @classmethod
     def open(
@@ -38,6 +45,7 @@ class Samples:
         latent_shape: Sequence[int],
         chunk: int,
         reuse: Reuse = "exact",
+        states: int = 0,
     ) -> Self:
         """The samples of a spec, made if they are not there.
 
@@ -47,6 +55,7 @@ class Samples:
             latent_shape: (C, H, W).
             chunk: kept candidates that are computed together.
             reuse: ``exact`` refuses to add blocks of another environment, ``compatible`` mixes them.
+            states: latents of each path that are kept.
 
         Raises:
             StoreError: they were made with other indices or another shape under the same spec.
@@ -55,6 +64,7 @@ class Samples:
         rows = [[int(index) for index in row] for row in indices]
         _check_indices(rows)
         shape = {"rows": rows, "chunk": chunk, "latent": [int(side) for side in latent_shape]}
+        shape |= {"states": states} if states else {}
         return cls._of(BlockFolder(store, "samples", spec, shape, reuse))
 
     @classmethod
@@ -70,7 +80,7 @@ class Samples:
     @classmethod
     def _of(cls, folder: BlockFolder) -> Self:
         indices = np.asarray(folder.shape["rows"], dtype=np.int64).reshape(folder.rows, -1)
-        return cls(folder, indices, tuple(folder.shape["latent"]))
+        return cls(folder, indices, tuple(folder.shape["latent"]), folder.shape.get("states", 0))
 
     @property
     def active(self) -> NDArray[np.bool_]:
@@ -96,7 +106,8 @@ class Samples:
     def missing(self, rewards: Sequence[str], images: bool = False, verify: bool = True) -> list[Block]:
         """Blocks that lack latents, or a reward or images asked for, in order of row and column.
 
-        A block without latents needs sampling and misses all that was asked for.
+        A block without latents, or without the path to them where paths are kept, needs sampling and misses all that
+        was asked for.
 
         Args:
             rewards: names ``name@version``.
@@ -105,6 +116,8 @@ class Samples:
         """
         folder, columns = self._folder, self.indices.shape[1]
         latents = folder.done(LATENTS, columns, verify)
+        if self.states:
+            latents = latents & folder.done(PATHS, columns, verify)
         done = {name: folder.done(reward_array(name), columns, verify) for name in rewards}
         shown = folder.done(IMAGES, columns, verify) if images else np.ones_like(latents)
         found = []
@@ -125,6 +138,7 @@ class Samples:
         images: NDArray[np.uint8] | None,
         seconds: float,
         record: dict[str, Any],
+        paths: NDArray[np.float32] | None = None,
     ) -> None:
         """Store a block. What is done already, and not missed by the block, is left as it is.
 
@@ -134,16 +148,21 @@ class Samples:
             images: uint8 [chunk, H, W, 3], or None.
             seconds: device seconds that the block took.
             record: the environment, from ``environment_record``.
+            paths: float32 [chunk, states, C, H, W], together with latents where paths are kept; else None.
 
         Raises:
             NotLockedError: the lock is not held.
             RecordMismatchError: see ``admit``.
-            ValueError: a wrong shape, or no latents for a block that has none.
+            ValueError: a wrong shape, or no latents, or no paths, for a block that has none.
         """
         if latents is None and not block.latents_kept:
             raise ValueError(f"{self._folder.label}: row {block.row}, block {block.index} needs its latents")
         arrays: dict[str, NDArray[Any]] = {} if images is None else {IMAGES: images}
         arrays |= {reward_array(name): values for name, values in rewards.items()}
+        if (paths is not None) != (latents is not None and self.states > 0):
+            raise ValueError(f"{self._folder.label}: paths of {self.states} states come together with their latents")
+        if paths is not None:
+            arrays[PATHS] = paths
         if latents is not None:
             # Last, so that a block whose latents are done was scored from these latents.
             arrays[LATENTS] = latents
@@ -159,6 +178,13 @@ class Samples:
         if not self.active.any():
             return np.full((rows, kept, *self.latent_shape), np.nan, dtype=np.float32)
         return self._folder.values(LATENTS, kept, self.active)
+
+    def paths(self) -> NDArray[np.float32]:
+        """Verified paths, [P, K, states, C, H, W]; rows left out are NaN. Raises as ``latents``."""
+        rows, kept = self.indices.shape
+        if not self.active.any():
+            return np.full((rows, kept, self.states, *self.latent_shape), np.nan, dtype=np.float32)
+        return self._folder.values(PATHS, kept, self.active)
 
     def block_latents(self, block: Block) -> NDArray[np.float32]:
         """Kept latents of a whole block, verified, [chunk, C, H, W]: what a new reward is computed from.
@@ -182,7 +208,7 @@ class Samples:
 
     def seconds(self, rewards: Sequence[str], images: bool = False) -> float:
         """Device seconds that the latents and these rewards (and images) cost, whoever paid."""
-        names = [LATENTS, *(reward_array(name) for name in rewards)] + [IMAGES] * images
+        names = [LATENTS, *(reward_array(name) for name in rewards)] + [IMAGES] * images + [PATHS] * bool(self.states)
         return self._folder.seconds(names, self.indices.shape[1])
 
     def records(self) -> dict[str, dict[str, Any] | None]:
@@ -190,10 +216,12 @@ class Samples:
         return self._folder.records()
 
     def digest(self, rewards: Sequence[str] = ()) -> str:
-        """sha256 over key, indices, latents and the named rewards, 64 hex digits. Raises as ``latents``."""
+        """sha256 over key, indices, latents, paths and the named rewards, 64 hex digits. Raises as ``latents``."""
         state = hashlib.sha256(self.key.encode())
         hash_values(state, "indices", self.indices)
         hash_values(state, LATENTS, self.latents())
+        if self.states:
+            hash_values(state, PATHS, self.paths())
         for name in sorted(rewards):
             hash_values(state, name, self.rewards(name))
         return state.hexdigest()

@@ -1,7 +1,7 @@
 """The update: optimizer steps on the kept samples, then the lagged roles."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,16 +13,13 @@ from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import OptimizerSpec
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState
-from solrl_tasks.models.roles import PolicyModel
-from solrl_tasks.objectives.base import LossTerms, MicroBatch, Objective, Velocities
+from solrl_tasks.models.roles import PolicyModel, Role
+from solrl_tasks.objectives import base as objectives
+from solrl_tasks.objectives.base import LossTerms, Objective, Velocities
 from solrl_tasks.objectives.decay import ema_decay, old_decay
-from solrl_tasks.objectives.times import draw_times
-from solrl_tasks.sampling.identity import stream, training_noise
 from solrl_tasks.workers.jobs import TrainJob
+from solrl_tasks.workers.lessons import Endpoints, Lesson, Row, Steps
 from solrl_tasks.workers.state import PolicyState
-
-Row = tuple[int, int, float]
-"""Sample, slot among the sample's noise levels, noise level."""
 
 
 class TrainingError(RuntimeError):
@@ -78,8 +75,10 @@ class Trainer:
         objective, optimizer = self._begin(small, policy)
         try:
             with torch.enable_grad(), _reproducible(self._family.device):
-                part = next(_slices(self._rows(small, objective, 0), rows))
-                self._losses(small, objective, conditioning, part, 0).loss.sum().backward()  # type: ignore[no-untyped-call]
+                lesson = self._lesson(small, objective)
+                part = next(_slices(lesson.rows(0), rows))
+                terms = self._losses(small, objective, lesson, conditioning, part, (0, 0))
+                terms.loss.sum().backward()  # type: ignore[no-untyped-call]
         finally:
             optimizer.zero_grad(set_to_none=True)
 
@@ -91,15 +90,16 @@ class Trainer:
         self, job: TrainJob, policy: PolicyState, conditioning: Conditioning
     ) -> tuple[PolicyState, dict[str, float]]:
         objective, optimizer = self._begin(job, policy)
+        lesson = self._lesson(job, objective)
         ema, step, tally = policy.ema, policy.optimizer_step, _Tally()
         for inner in range(job.update.optimizer_steps):
-            self._accumulate(job, objective, conditioning, inner, tally)
+            self._accumulate(job, objective, lesson, conditioning, inner, tally)
             self._step(optimizer, job.update.optimizer.grad_clip, tally)
             step += 1
             ema = ema.lerp(self._model.state("current"), ema_decay(step))
         current = self._model.state("current")
         old = job.update.old
-        decay = old_decay(old.schedule, step, old.decay)
+        decay = old_decay(old.schedule, step, old.decay, job.iteration)
         state = PolicyState(
             current=current,
             old=policy.old.lerp(current, decay),
@@ -110,8 +110,8 @@ class Trainer:
         )
         return state, self._metrics(tally, decay, step)
 
-    def _begin(self, job: TrainJob, policy: PolicyState) -> tuple[Objective, torch.optim.AdamW]:
-        objective: Objective = build("objective", job.update.objective.name, dict(job.update.objective.options))
+    def _begin(self, job: TrainJob, policy: PolicyState) -> tuple[Objective[Any], torch.optim.AdamW]:
+        objective: Objective[Any] = build("objective", job.update.objective.name, dict(job.update.objective.options))
         self._model.checkpoint(job.update.gradient_checkpointing)
         self._model.load("current", policy.current)
         self._model.load("old", policy.old)
@@ -120,27 +120,42 @@ class Trainer:
         optimizer.zero_grad(set_to_none=True)
         return objective, optimizer
 
-    def _rows(self, job: TrainJob, objective: Objective, inner: int) -> list[Row]:
-        return [
-            (sample, slot, time)
-            for sample, times in enumerate(self._times(job, objective, inner))
-            for slot, time in enumerate(times)
-        ]
+    def _lesson(self, job: TrainJob, objective: Objective[Any]) -> Lesson:
+        sigmas, device = self._family.sigmas(job.steps), self._family.device
+        if objective.needs == "endpoints":
+            return Endpoints(job, objective, sigmas, device)
+        if job.paths is None:
+            raise ValueError(f"objective {objective.name!r} learns from paths, but the samples were made without noise")
+        return Steps(job, job.paths, sigmas, device)
 
     def _losses(
-        self, job: TrainJob, objective: Objective, conditioning: Conditioning, part: list[Row], inner: int
+        self,
+        job: TrainJob,
+        objective: Objective[Any],
+        lesson: Lesson,
+        conditioning: Conditioning,
+        part: list[Row],
+        place: tuple[int, int],
     ) -> LossTerms:
         prompts = conditioning.take([job.text_rows[sample] for sample, _, _ in part])
-        batch = self._batch(job, part, inner)
-        return objective.loss(batch, self._velocities(objective, batch, prompts))
+        batch = lesson.batch(part, place[0])
+        velocities = self._velocities(objective, batch, prompts)
+        begun = lesson.begun(*place, velocities.current)
+        return objective.loss(batch, velocities if begun is None else replace(velocities, old=begun))
 
     def _accumulate(
-        self, job: TrainJob, objective: Objective, conditioning: Conditioning, inner: int, tally: _Tally
+        self,
+        job: TrainJob,
+        objective: Objective[Any],
+        lesson: Lesson,
+        conditioning: Conditioning,
+        inner: int,
+        tally: _Tally,
     ) -> None:
-        rows = self._rows(job, objective, inner)
+        rows = lesson.rows(inner)
         done = 0
-        for part in _slices(rows, job.update.micro_batch):
-            terms = self._losses(job, objective, conditioning, part, inner)
+        for number, part in enumerate(_slices(rows, job.update.micro_batch)):
+            terms = self._losses(job, objective, lesson, conditioning, part, (inner, number))
             if not bool(torch.isfinite(terms.loss).all()):
                 # Multiplying by zero would keep the NaN: such a micro-batch must not reach the gradient at all.
                 tally.skipped += 1
@@ -157,36 +172,27 @@ class Trainer:
                 "infinite. Lower update.optimizer.lr, or look at the last images; the previous policy is intact"
             )
 
-    def _times(self, job: TrainJob, objective: Objective, inner: int) -> Iterator[list[float]]:
-        grid = self._family.sigmas(job.steps)[:-1]
-        for key, candidate in zip(job.prompt_keys, job.candidates, strict=True):
-            random = stream("training-times", job.run_seed, job.iteration, inner, key, candidate)
-            yield [float(t) for t in draw_times(objective.times, job.update.times_per_sample, grid, random)]
-
-    def _batch(self, job: TrainJob, part: list[Row], inner: int) -> MicroBatch:
-        # Latents and noise come to the device a micro-batch at a time.
-        device = self._family.device
-        samples = torch.tensor([sample for sample, _, _ in part])
-        return MicroBatch(
-            x0=job.x0[samples].to(device),
-            eps=_noises(job, part, inner).to(device),
-            t=torch.tensor([time for _, _, time in part], dtype=torch.float32, device=device),
-            advantage=torch.from_numpy(job.advantage)[samples].float().to(device),
-        )
-
-    def _velocities(self, objective: Objective, batch: MicroBatch, conditioning: Conditioning) -> Velocities:
+    def _velocities(self, objective: Objective[Any], batch: Any, conditioning: Conditioning) -> Velocities:
         x, t = batch.x_t, batch.t
 
-        def without_gradient(role: str) -> Tensor | None:
+        def evaluated(role: Role) -> Tensor:
+            with self._model.role(role):
+                return self._guided(objective, role).velocity(self._model.module, x, t, conditioning)
+
+        def without_gradient(role: objectives.Role) -> Tensor | None:
             if role not in objective.roles:
                 return None
-            with torch.no_grad(), self._model.role(role):
-                return self._family.velocity(self._model.module, x, t, conditioning)
+            with torch.no_grad():
+                return evaluated(role)
 
         old, reference = without_gradient("old"), without_gradient("reference")
-        with self._model.role("current"):
-            current = self._family.velocity(self._model.module, x, t, conditioning)
-        return Velocities(current=current, old=old, reference=reference)
+        return Velocities(current=evaluated("current"), old=old, reference=reference)
+
+    def _guided(self, objective: Objective[Any], role: Role) -> Family:
+        spec = self._family.spec
+        if spec.guidance_scale == 1.0 or role in objectives.guided_roles(objective):
+            return self._family
+        return self._family.with_guidance(spec.guidance, 1.0)
 
     def _step(self, optimizer: torch.optim.AdamW, clip: float, tally: _Tally) -> None:
         parameters = [parameter for _, parameter in self._model.trainable()]
@@ -233,16 +239,6 @@ class Trainer:
             "train/old_decay": decay,
             "train/optimizer_steps": float(step),
         }
-
-
-def _noise(job: TrainJob, sample: int, inner: int) -> Tensor:
-    shape = (job.update.times_per_sample, *job.x0.shape[1:])
-    return training_noise(job.run_seed, job.iteration, inner, job.prompt_keys[sample], job.candidates[sample], shape)
-
-
-def _noises(job: TrainJob, part: Sequence[Row], inner: int) -> Tensor:
-    drawn = {sample: _noise(job, sample, inner) for sample in {sample for sample, _, _ in part}}
-    return torch.stack([drawn[sample][slot] for sample, slot, _ in part])
 
 
 @contextmanager

@@ -106,6 +106,10 @@ def test_names_options_and_times():
     built = build("objective", "ram", {"multiplier": 1000, "baseline": "current"})
     assert (built.name, built.needs, built.times) == ("ram", "endpoints", "sqrt")
     assert build("objective", "awm", {"times": "grid_subset"}).times == "grid_subset"
+    assert build("objective", "ram", {}).guided == set()
+    assert build("objective", "ram", {"residual": "guided"}).guided == {"old"}
+    with pytest.raises(ValueError, match="residual"):
+        build("objective", "ram", {"residual": "guided", "baseline": "current"})
     for name, options in (("ram", {"multiplier": 0}), ("ram", {"baseline": "newest"}), ("awm", {"kl_weight": -1})):
         with pytest.raises(ValueError, match=next(iter(options))):
             build("objective", name, options)

@@ -199,6 +199,39 @@ def test_ram_is_biased_where_the_reward_is_not_linear(rho, found, tilted):
     assert (abs(laws[-1, 1] - tilted) > 0.04) == (rho == 1.0)
 
 
+def with_guidance(scale, residual, iterations=60, bins=50):
+    """Mean of the conditional law, mean and variance of the guided one, after RAM with rho .1 on guided samples.
+
+    The prompt's data are N(1, 1), those without a prompt N(0, 1), and stay so.
+    """
+    reference, without = Policy.exact(bins, 1.0, 1.0), Policy.exact(bins, 0.0, 1.0)
+    objective = Ram(RamOptions(multiplier=0.1, residual=residual))
+    policy = reference
+    for _ in range(iterations):
+        led = Policy(without.coefficients + scale * (policy.coefficients - without.coefficients))
+        baseline = led if "old" in objective.guided else policy
+        after = regress(objective, baseline, reference, gaussian(*led.law()))
+        policy = Policy(0.5 * policy.coefficients + 0.5 * after.coefficients)
+    return policy.law()[0], *led.law()
+
+
+@pytest.mark.parametrize("scale", [1.5, 2.0, 3.0])
+def test_a_guided_residual_shifts_guided_samples_and_keeps_their_width(scale):
+    # T21
+    conditional, mean, variance = with_guidance(scale, "guided")
+    assert conditional - 1 == pytest.approx(0.1, abs=0.005)
+    assert mean - scale == pytest.approx(scale * 0.1, abs=0.01)
+    assert variance == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize(("scale", "shift", "width"), [(1.5, 0.093, 1.09), (2.0, 0.067, 1.25), (3.0, -0.032, 1.95)])
+def test_a_conditional_residual_widens_guided_samples(scale, shift, width):
+    # T21: what the released setting does.
+    conditional, _, variance = with_guidance(scale, "conditional")
+    assert conditional - 1 == pytest.approx(shift, abs=0.01)
+    assert variance == pytest.approx(width, abs=0.03)
+
+
 def test_nft_with_kl_and_ram_settle_at_one_point():
     # T7c: a KL weight of 1 is a multiplier of 1.
     by_ram = train(Ram(RamOptions(multiplier=1.0)), 4, exactly)[-1]

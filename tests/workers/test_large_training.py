@@ -146,3 +146,22 @@ def test_the_precision_of_training_is_in_its_key():
     }
     assert described["auto"] == described["float32"] and described["float32"]["autocast"] == "off"
     assert described["bfloat16"]["autocast"] == "bfloat16"
+
+
+@pytest.mark.parametrize(("residual", "both"), [("conditional", 0), ("guided", 1)])
+def test_only_the_roles_that_ask_for_guidance_have_it_in_training(residual, both, monkeypatch):
+    device = Device(tiny_spec("sd3", guidance_scale=3.0), CPU)
+    objective = {"name": "ram", "options": {"residual": residual}}
+    job = job_for(device, objective=objective, micro_batch=8)
+    policy = moved(device)
+    rows = []
+    velocity = type(device.family).velocity
+
+    def counted(self, module, x, sigma, conditioning):
+        rows.append(self.spec.guidance_scale)
+        return velocity(self, module, x, sigma, conditioning)
+
+    monkeypatch.setattr(type(device.family), "velocity", counted)
+    device.train(job, policy)
+    assert rows.count(3.0) == 4 * both  # two micro-batches in each of two optimizer steps
+    assert rows.count(1.0) == 4 * (3 - both)

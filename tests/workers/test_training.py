@@ -1,5 +1,6 @@
 """The update: what must hold whatever the objective learns."""
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from solrl_tasks.objectives.decay import ema_decay
 from solrl_tasks.store.policies import load_policy
 from solrl_tasks.store.root import Store
 from solrl_tasks.workers import training
+from solrl_tasks.workers.lessons import Endpoints
 from solrl_tasks.workers.policies import load_lora, load_state, policy_intact, save_state
 from solrl_tasks.workers.state import ROLES
 from solrl_tasks.workers.training import TrainingError
@@ -153,13 +155,15 @@ def test_two_and_two_steps_through_the_store_are_four(
     device, new_device, first_policy, train_job, tmp_path, monkeypatch
 ):
     """The optimizer goes on exactly; noise and times are held still, as they are named by iteration and step."""
-    noise, times = training._noise, training.Trainer._times
-    monkeypatch.setattr(training, "_noise", lambda job, sample, inner: noise(replace(job, iteration=1), sample, 0))
-    monkeypatch.setattr(
-        training.Trainer,
-        "_times",
-        lambda self, job, objective, inner: times(self, replace(job, iteration=1), objective, 0),
-    )
+    rows, batch = Endpoints.rows, Endpoints.batch
+
+    def still(lesson):
+        held = copy(lesson)
+        held._job = replace(lesson._job, iteration=1)
+        return held
+
+    monkeypatch.setattr(Endpoints, "rows", lambda self, inner: rows(still(self), 0))
+    monkeypatch.setattr(Endpoints, "batch", lambda self, part, inner: batch(still(self), part, 0))
     monkeypatch.setattr(training, "old_decay", lambda *_: 1.0)
     whole, _ = device.train(train_job(optimizer_steps=4), first_policy)
     half, _ = device.train(train_job(optimizer_steps=2), first_policy)
