@@ -1,75 +1,55 @@
 """``solrl bench``: what rollouts, updates, syncs and whole iterations cost on this machine."""
 
-import importlib.metadata
-import importlib.util
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-import yaml
 
+from flows.bench_run import own_home, run_iterations
+from flows.commands.bench_options import (
+    Candidates,
+    Checkpointing,
+    Chunk,
+    EngineOption,
+    ExploreSteps,
+    Family,
+    FullSteps,
+    Json,
+    KeepSeeds,
+    MicroBatch,
+    Mlflow,
+    Rank,
+    Resolution,
+    RewardName,
+    RewardOption,
+    Set,
+    Source,
+    Targets,
+    TextTokens,
+    arms_of,
+    checked,
+    chunk_of,
+    engine_options,
+    explorer,
+    lora_of,
+    model_of,
+    reward_of,
+    subject_of,
+    words,
+)
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import console, make_table, say
 from flows.errors import UserError
-from flows.processes import free_port
-from flows.settings import Address, Settings
+from flows.settings import Settings
 
 if TYPE_CHECKING:
-    import torch
-
-    from solrl_tasks.bench.models import TextEncoders
-    from solrl_tasks.bench.report import IterationReport, Report
-    from solrl_tasks.bench.subject import Subject
-    from solrl_tasks.config.recipe import LoraSpec, ModelSpec, Recipe, RewardSpec
-    from solrl_tasks.tracking.summary import Summary
+    from solrl_tasks.bench.report import Report
 
 app = typer.Typer(no_args_is_help=True)
 
 EXPERIMENT: Final = "solrl-bench"
-RANDOM_CLIP: Final = ("clipscore", {"source": "random"})
-"""The reward where none is named: of CLIP's size, without its weights."""
-
-Family = Annotated[str, typer.Option("--family", help="Model family.")]
-Source = Annotated[
-    str | None, typer.Option("--source", help="Model, as in a recipe.  [default: the family's own, random weights]")
-]
-Resolution = Annotated[int | None, typer.Option("--resolution", min=16, help="Side in pixels.  [default: 512]")]
-TextTokens = Annotated[
-    int | None, typer.Option("--max-sequence-length", min=1, help="Text tokens.  [default: the family's]")
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Another field of the model section, NAME=VALUE; may be repeated.")
-]
-EngineOption = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="Option of an engine, such as fp8.execution=eager; may be repeated."),
-]
-Chunk = Annotated[int | None, typer.Option("--chunk", min=1, help="Images together.  [default: the family's]")]
-Candidates = Annotated[int, typer.Option("--candidates", min=1, help="Explored seeds of a prompt.")]
-KeepSeeds = Annotated[int, typer.Option("--keep", min=1, help="Kept seeds of a prompt.")]
-ExploreSteps = Annotated[int, typer.Option("--explore-steps", min=1, help="Steps of the exploration.")]
-FullSteps = Annotated[int, typer.Option("--full-steps", min=1, help="Steps of precise sampling.")]
-RewardName = Annotated[
-    str | None, typer.Option("--reward", help="What scores.  [default: clipscore with random weights]")
-]
-RewardOption = Annotated[
-    list[str] | None, typer.Option("--reward-option", help="Option of the reward, NAME=VALUE; may be repeated.")
-]
-Targets = Annotated[str, typer.Option("--targets", help="Layers that the LoRA adapts.")]
-Rank = Annotated[int, typer.Option("--rank", min=1, help="Rank of the LoRA.")]
-MicroBatch = Annotated[int, typer.Option("--micro-batch", min=1, help="Rows of one forward and backward.")]
-Checkpointing = Annotated[
-    bool, typer.Option("--gradient-checkpointing/--no-gradient-checkpointing", help="Compute activations again.")
-]
-Json = Annotated[Path | None, typer.Option("--json", help="File to write the report to.")]
-Mlflow = Annotated[bool, typer.Option("--mlflow", help="Log the report to MLflow, which must be there.")]
 
 
 @app.callback()
@@ -119,11 +99,11 @@ def rollout(
     from solrl_tasks.workers.numerics import default_device
 
     device = default_device()
-    together = chunk or _chunk(family)
-    request = _checked(
+    together = chunk or chunk_of(family)
+    request = checked(
         lambda: RolloutRequest(
-            model=_model(family, source, resolution, max_sequence_length, fields),
-            arms=_arms(arms, device),
+            model=model_of(family, source, resolution, max_sequence_length, fields),
+            arms=arms_of(arms, device),
             candidates=candidates,
             keep=keep,
             explore_steps=explore_steps,
@@ -133,9 +113,9 @@ def rollout(
             timed=timed,
             repeats=repeats,
             sampler=sampler,
-            reward=_reward(reward, reward_options),
-            lora=_lora(rank, targets),
-            options=_engine_options(options),
+            reward=reward_of(reward, reward_options),
+            lora=lora_of(rank, targets),
+            options=engine_options(options),
             complete=complete,
             profile=profile,
         )
@@ -174,9 +154,9 @@ def update(
     from solrl_tasks.bench.update import bench_update
     from solrl_tasks.config.recipe import UpdateSpec
 
-    lora = _lora(rank, targets)
+    lora = lora_of(rank, targets)
     spec = UpdateSpec(lora=lora, times_per_sample=times, micro_batch=micro_batch, gradient_checkpointing=checkpointing)
-    subject = _subject(_model(family, source, resolution, max_sequence_length, fields), spec.lora, None)
+    subject = subject_of(model_of(family, source, resolution, max_sequence_length, fields), spec.lora, None)
     report = bench_update(subject, spec, samples, steps, repeats, say)
     _save(report, json)
     _finish(report, mlflow, home, mlflow_port)
@@ -208,11 +188,12 @@ def sync(
     from solrl_tasks.workers.numerics import default_device
 
     device = default_device()
-    names = _words(engines) or [name for name, found in report_engines(device).items() if found.ok]
+    names = words(engines) or [name for name, found in report_engines(device).items() if found.ok]
     for name in names:
         require_engine(name, device)
-    model = _model(family, source, resolution, max_sequence_length, fields)
-    report = bench_sync(_subject(model, _lora(rank, targets), options), names, swaps, chunk or _chunk(family), say)
+    model = model_of(family, source, resolution, max_sequence_length, fields)
+    subject = subject_of(model, lora_of(rank, targets), options)
+    report = bench_sync(subject, names, swaps, chunk or chunk_of(family), say)
     _save(report, json)
     _finish(report, mlflow, home, mlflow_port)
     if report.failed:
@@ -257,32 +238,32 @@ def iteration(
     """
     from solrl_tasks.bench.recipe import IterationRequest, iteration_recipe
 
-    explorer = engine or _explorer()
-    request = _checked(
+    explores = engine or explorer()
+    request = checked(
         lambda: IterationRequest(
             # Every iteration has new prompts: moving the encoders out and back in would take longer than encoding.
-            model=_model(family, source, resolution, max_sequence_length, fields, "keep"),
-            engine=explorer,
-            options=_engine_options(options),
+            model=model_of(family, source, resolution, max_sequence_length, fields, "keep"),
+            engine=explores,
+            options=engine_options(options),
             prompts=prompts,
             iterations=warm_up + iterations,
             candidates=candidates,
             keep=keep,
             explore_steps=explore_steps,
             full_steps=full_steps,
-            chunk=chunk or _chunk(family),
+            chunk=chunk or chunk_of(family),
             held_out=held_out,
             audit=audit,
             micro_batch=micro_batch,
             gradient_checkpointing=checkpointing,
-            reward=_reward(reward, reward_options),
-            lora=_lora(rank, targets),
+            reward=reward_of(reward, reward_options),
+            lora=lora_of(rank, targets),
             seed=int(time.time()),
         )
     )
-    recipe = _checked(lambda: iteration_recipe(request))
-    with _own_home(home) as folder:
-        report = _run_iterations(recipe, warm_up, Settings.read(folder, prefect_port, mlflow_port))
+    recipe = checked(lambda: iteration_recipe(request))
+    with own_home(home) as folder:
+        report = run_iterations(recipe, warm_up, Settings.read(folder, prefect_port, mlflow_port))
         _save(report, json)
         _finish(report, mlflow, home, mlflow_port)
 
@@ -302,9 +283,9 @@ def ceiling(
     from solrl_tasks.bench.possible import bench_ceiling
 
     models = [
-        _model(family, None, side, None, None)
-        for family in _words(families)
-        for side in _checked(lambda: [int(word) for word in _words(resolutions)])
+        model_of(family, None, side, None, None)
+        for family in words(families)
+        for side in checked(lambda: [int(word) for word in words(resolutions)])
     ]
     report = bench_ceiling(models, RolloutShape(candidates, keep, explore_steps, full_steps))
     _save(report, json)
@@ -321,198 +302,7 @@ def table(files: Annotated[list[Path], typer.Argument(help="Reports that --json 
         typer.echo(to_markdown(read_report(file)))
 
 
-# What the commands share
-
-
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
-
-
-def _checked(make: Callable[[], Any]) -> Any:
-    """What ``make`` returns; a refusal becomes an error for people."""
-    from pydantic import ValidationError
-
-    from solrl_tasks.config.load import describe
-
-    try:
-        return make()
-    except ValidationError as error:
-        raise UserError(describe(error)) from error
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _pairs(texts: list[str] | None, option: str) -> dict[str, Any]:
-    pairs = {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UserError(f"{option} {text!r}: give NAME=VALUE")
-        pairs[name] = yaml.safe_load(value)
-    return pairs
-
-
-def _engine_options(texts: list[str] | None) -> dict[str, dict[str, Any]]:
-    from solrl_tasks.config.extensions import find_extension, parse_options
-
-    options: dict[str, dict[str, Any]] = {}
-    for dotted, value in _pairs(texts, "--option").items():
-        engine, dot, name = dotted.rpartition(".")
-        if not dot or not engine:
-            raise UserError(f"--option {dotted!r}: give ENGINE.NAME=VALUE, such as fp8.execution=eager")
-        options.setdefault(engine, {})[name] = value
-    for engine, given in options.items():
-        _checked(partial(parse_options, "engine", find_extension("engine", engine), given))
-    return options
-
-
-def _model(
-    family: str,
-    source: str | None,
-    resolution: int | None,
-    text_tokens: int | None,
-    fields: list[str] | None,
-    text_encoders: "TextEncoders" = "release",
-) -> "ModelSpec":
-    from solrl_tasks.bench.models import choose_model
-    from solrl_tasks.config.recipe import ModelSpec
-
-    def make() -> ModelSpec:
-        chosen = choose_model(family, source, resolution, text_tokens, text_encoders)
-        return ModelSpec.model_validate(chosen.model_dump() | _pairs(fields, "--set"))
-
-    model: ModelSpec = _checked(make)
-    return model
-
-
-def _chunk(family: str) -> int:
-    from solrl_tasks.bench.models import CHUNK, CHUNKS
-
-    return CHUNKS.get(family, CHUNK)
-
-
-def _reward(name: str | None, options: list[str] | None) -> "RewardSpec":
-    from solrl_tasks.config.recipe import RewardSpec
-    from solrl_tasks.rewards.scoring import make_reward
-
-    default, settings = RANDOM_CLIP
-    chosen = settings if name is None else {}
-    spec = RewardSpec(name=name or default, options={**chosen, **_pairs(options, "--reward-option")})
-    _checked(lambda: make_reward(spec))
-    return spec
-
-
-def _lora(rank: int, targets: str) -> "LoraSpec":
-    from solrl_tasks.config.recipe import LoraSpec
-
-    return LoraSpec(rank=rank, alpha=2.0 * rank, targets=targets)
-
-
-def _arms(text: str | None, device: "torch.device") -> tuple[str, ...]:
-    from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, parse_arm
-    from solrl_tasks.bench.rollout import require_engines
-    from solrl_tasks.engines.base import report_engines
-
-    if text is not None:
-        arms = tuple(_words(text))
-        _checked(lambda: [parse_arm(arm) for arm in arms])
-        require_engines(arms, device)
-        return arms
-    engines = report_engines(device)
-    usable = {PIPELINE, *(name for name, found in engines.items() if found.ok)}
-    for arm in DEFAULT_ARMS:
-        engine = parse_arm(arm).engine
-        if engine not in usable:
-            say(f"{arm} is left out: {engines[engine].reason}")
-    return tuple(arm for arm in DEFAULT_ARMS if parse_arm(arm).engine in usable)
-
-
-def _subject(model: "ModelSpec", lora: "LoraSpec", options: list[str] | None) -> "Subject":
-    from solrl_tasks.bench.subject import Subject
-    from solrl_tasks.workers.numerics import default_device
-
-    return Subject(model, default_device(), lora, _engine_options(options))
-
-
-def _explorer() -> str:
-    """fp8 where the hardware multiplies at it, else what runs anywhere."""
-    from solrl_tasks.engines.base import report_engines
-    from solrl_tasks.workers.numerics import default_device
-
-    device = default_device()
-    real = device.type == "cuda" and report_engines(device)["fp8"].ok
-    return "fp8" if real else "nvfp4-emulated"
-
-
-@contextmanager
-def _own_home(asked: Path | None) -> Iterator[Path]:
-    if asked is not None:
-        yield asked
-        return
-    with tempfile.TemporaryDirectory(prefix="solrl-bench-") as folder:
-        say(f"Everything is written to {folder}, which is removed at the end; --home keeps it")
-        yield Path(folder)
-
-
-def _run_iterations(recipe: "Recipe", warm_up: int, settings: Settings) -> "IterationReport":
-    import torch
-
-    from flows.commands.demo import run_here
-    from solrl_tasks.bench.environment import describe_environment
-    from solrl_tasks.bench.iteration import report_iterations
-    from solrl_tasks.workers.numerics import default_device
-
-    device = default_device()
-    environment = describe_environment(device)
-    settings = _on_free_ports(settings)
-    settings.home.mkdir(parents=True, exist_ok=True)
-    run_id = f"{recipe.name}-{recipe.seed}"
-    config = settings.home / f"{run_id}.yaml"
-    config.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    run_here(settings, run_id, str(config), None, "bench iteration")
-    summaries = _summaries(settings, run_id)
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    tree = recipe.model_dump(mode="json")
-    return report_iterations(environment, tree, _servers(settings), summaries, warm_up, peak)
-
-
-def _summaries(settings: Settings, run_id: str) -> "list[Summary]":
-    from flows.publishing import read_summaries
-    from solrl_tasks.store.root import Store
-    from solrl_tasks.store.runs import view_run
-
-    return read_summaries(view_run(Store(settings.store_root), run_id))
-
-
-def _servers(settings: Settings) -> dict[str, str]:
-    known = {"Prefect": (settings.prefect.url, "prefect"), "MLflow": (settings.mlflow.url, "mlflow", "mlflow-skinny")}
-    return {name: f"{_version(*packages)} by {urlsplit(url).scheme}" for name, (url, *packages) in known.items()}
-
-
-def _version(*packages: str) -> str:
-    """Of the first that is installed."""
-    for package in packages:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(package)
-    return "of unknown version"
-
-
-def _on_free_ports(settings: Settings) -> Settings:
-    """Servers of this command's own, so that no other run writes to them meanwhile."""
-    changes: dict[str, Address] = {}
-    for name, address in (("prefect", settings.prefect), ("mlflow", settings.mlflow)):
-        if name == "mlflow" and address.origin == "default" and importlib.util.find_spec("flask") is None:
-            say("MLflow: its server is not installed here, only its client: the run is written to a database instead")
-            url = f"sqlite:///{settings.home}/mlflow/mlflow.db"
-            changes[name] = address.model_copy(update={"url": url, "chosen_by": "solrl bench iteration"})
-        elif address.origin == "default":
-            port = free_port(max([address.port, *(other.port for other in changes.values())]))
-            if port is None:
-                raise UserError(f"no port is free above {address.port}: name one with --{name}-port")
-            changes[name] = address.model_copy(update={"url": address.url.replace(str(address.port), str(port))})
-    return settings.model_copy(update=changes)
+# Reports
 
 
 def _save(report: "Report", path: Path | None) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.autograd import DeviceType
 
 from solrl_tasks.config.base import Frozen
 
@@ -55,27 +54,32 @@ def profile(call: Callable[[], object], device: torch.device) -> Profile:
         call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    times: Counter[str] = Counter()
+    times: dict[str, float] = {}
     calls: Counter[str] = Counter()
     for event in recorded.key_averages():
         taken = _taken(event, device)
         if taken > 0:
-            times[event.key] += taken
+            times[event.key] = times.get(event.key, 0.0) + taken
             calls[event.key] += event.count
     total = sum(times.values())
     if total == 0:
         return Profile(seconds=0.0, groups={}, kernels=())
-    groups: Counter[str] = Counter()
+    groups: dict[str, float] = {}
     for name, taken in times.items():
-        groups[group_of(name)] += taken / total
+        group = group_of(name)
+        groups[group] = groups.get(group, 0.0) + taken / total
     return Profile(
         seconds=total / 1e6,
-        groups=dict(groups.most_common()),
+        groups=dict(_longest(groups)),
         kernels=tuple(
             Kernel(name=name[:_NAME_LENGTH], calls=calls[name], seconds=taken / 1e6, share=taken / total)
-            for name, taken in times.most_common(KERNELS)
+            for name, taken in _longest(times)[:KERNELS]
         ),
     )
+
+
+def _longest(times: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(times.items(), key=lambda item: -item[1])
 
 
 def group_of(name: str) -> str:
@@ -88,5 +92,5 @@ def _taken(event: Any, device: torch.device) -> float:
     """Microseconds of the event itself; on CUDA of kernels alone, which the operations that queued them also count."""
     if device.type != "cuda":
         return float(event.self_cpu_time_total)
-    kernel = event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+    kernel = str(event.device_type).endswith("CUDA") and not getattr(event, "is_user_annotation", False)
     return float(event.self_device_time_total) if kernel else 0.0

@@ -110,16 +110,16 @@ def test_a_report_goes_to_mlflow(solrl, tmp_path, monkeypatch):
 
 
 def test_servers_are_the_commands_own_and_a_missing_one_is_told(monkeypatch, tmp_path, capsys):
-    from flows.commands.bench import _on_free_ports
+    from flows.bench_run import on_free_ports
     from flows.settings import Settings
 
     plain = Settings.read(tmp_path, environ={})
-    own = _on_free_ports(plain)
+    own = on_free_ports(plain)
     assert own.prefect.port > plain.prefect.port and own.mlflow.port > max(plain.mlflow.port, own.prefect.port)
     named = Settings.read(tmp_path, 4321, 5432, environ={})
-    assert _on_free_ports(named) == named
+    assert on_free_ports(named) == named
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    without = _on_free_ports(plain)
+    without = on_free_ports(plain)
     assert without.mlflow.url == f"sqlite:///{tmp_path}/mlflow/mlflow.db" and not without.mlflow.is_http
     assert "written to a database" in capsys.readouterr().out
 
