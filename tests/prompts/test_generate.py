@@ -9,6 +9,7 @@ from solrl_tasks.prompts.composition import CLASS_NAMES, COLOURS, NUMBERS, RELAT
 from solrl_tasks.prompts.errors import PromptsError
 from solrl_tasks.prompts.generate import KINDS, generate
 from solrl_tasks.prompts.read import read_prompts
+from solrl_tasks.rewards.asked import parse_asked
 from solrl_tasks.rewards.lettering import quoted
 
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
@@ -64,3 +65,9 @@ def test_what_must_be_seen_is_what_is_said():
 def test_written_words_are_those_that_the_reward_reads():
     for record in generate("ocr", 200, seed=2):
         assert quoted(record["prompt"]) == (record["text"],)
+
+
+def test_what_must_be_seen_is_read_by_the_reward_that_looks_for_it():
+    for record in generate("composition", 240, seed=3):
+        asked = parse_asked({name: value for name, value in record.items() if name != "prompt"})
+        assert [item.name for item in asked.include] == [entry["class"] for entry in record["include"]]
