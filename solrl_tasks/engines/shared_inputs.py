@@ -1,7 +1,10 @@
-"""One quantisation for all layers of a compiled graph that are fed the same tensor.
+"""One quantisation for all layers of a compiled graph that are fed the same tensor, and one tensor in memory for it.
 
 Query, key and value projections each call the quantiser on their input. Compilers of graphs for inference do not merge
 equal calls, so it is done here, on the graph as it was traced, before inductor sees it.
+
+Inductor, left to itself, computes the input of a Triton kernel of ours anew for each kernel that reads it, and writes
+it to memory each time. Told that such kernels read memory, as it knows of matrix multiplications, it does so once.
 """
 
 import operator
@@ -18,7 +21,10 @@ NAMESPACE: Final = "solrl"
 def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
     """A backend of ``torch.compile``: inductor, after equal calls are merged."""
     from torch._dynamo.backends.registry import lookup_backend
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+    from torch._inductor.lowering import needs_realized_inputs
 
+    needs_realized_inputs.add(triton_kernel_wrapper_mutation)  # type: ignore[arg-type]
     merge_equal_calls(graph)
     compiled: Callable[..., Any] = lookup_backend("inductor")(graph, inputs)
     return compiled

@@ -1,9 +1,10 @@
-"""NVFP4 quantisation in one pass over memory, bit for bit that of ``numerics.nvfp4``.
+"""NVFP4 quantisation by Triton kernels, bit for bit that of ``numerics.nvfp4``.
 
 Under inductor the plain torch quantiser is not exact: it divides approximately and keeps numbers wider than their
-dtype. The kernel divides with rounding, and rounds to a format by adding and subtracting a large enough number, which
-is exact whether or not the compiler fuses the multiplication in front. It is an operator of torch, so graphs that are
-compiled as a whole can contain it, and its input is a tensor in memory, rounded to its dtype.
+dtype. The kernels divide with rounding, and round to a format by adding and subtracting a large enough number, which
+is exact whether or not the compiler fuses the multiplication in front. They are an operator of torch, so graphs that
+are compiled as a whole can contain it, and its input is a tensor in memory, rounded to its dtype. The maximum is a
+kernel too: inductor would compute it from whatever the input comes from, once more, and not always to the same bits.
 
 Without Triton, or on a CPU, compiled graphs contain the plain torch quantiser as one opaque operator: the same bits.
 """
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     import triton.language as tl
 
 TILE: Final = 256
-"""Blocks that one program of the kernel quantises."""
+"""Blocks that a program quantises at a time."""
+_NUMBERS: Final = 8192
+"""Of which a program finds the largest."""
 
 _SCHEMA: Final = "(Tensor x, bool per_row) -> (Tensor, Tensor)"
 
@@ -36,12 +39,7 @@ def quantize_activation(x: Tensor, scale: ScaleMode = "tensor", out: Tensor | No
     """
     check_blocks(x, 1)
     values = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device) if out is None else out
-    decode = _empty_scale(x, scale == "row")
-    if x.numel() == 0:
-        return Quantized(values, decode.fill_(1.0))
-    low, high = torch.aminmax(x, dim=1) if scale == "row" else torch.aminmax(x)
-    _launch(_kernel(), x.contiguous(), torch.maximum(-low, high), values, decode)
-    return Quantized(values, decode)
+    return Quantized(values, _launch(kernels(), x.contiguous(), values, scale == "row"))
 
 
 def quantize_weight(weight: Tensor, block: BlockShape = "1x16", out: Tensor | None = None) -> Quantized:
@@ -59,7 +57,7 @@ def operator(device_type: str) -> Callable[[Tensor, bool], tuple[Tensor, Tensor]
         device_type: ``cuda``, where values are bfloat16 and Triton is needed; elsewhere they are float32.
     """
     if device_type == "cuda":
-        _define_triton_operator(_kernel())
+        _define_triton_operator(**kernels())
         found: Any = torch.ops.solrl.nvfp4_quantize.default
     else:
         _define_plain_operator()
@@ -67,17 +65,15 @@ def operator(device_type: str) -> Callable[[Tensor, bool], tuple[Tensor, Tensor]
     return cast(Callable[[Tensor, bool], tuple[Tensor, Tensor]], found)
 
 
-def _define_triton_operator(kernel: Any) -> None:
+def _define_triton_operator(largest: Any, tensor: Any, row: Any) -> None:
     from torch.library import triton_op, wrap_triton
 
     def quantize(x: Tensor, per_row: bool) -> tuple[Tensor, Tensor]:
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
-        values = torch.empty(rows.shape, dtype=torch.bfloat16, device=rows.device)
-        decode = _empty_scale(rows, per_row)
-        # In the dtype of x: the compiler may compute it from wider numbers, but rounding and maximum commute.
-        amax = rows.abs().amax(1) if per_row else rows.abs().amax()
-        _launch(wrap_triton(kernel), rows, amax, values, decode)
-        return values, decode
+        wrapped = {"largest": wrap_triton(largest), "tensor": wrap_triton(tensor), "row": wrap_triton(row)}
+        columns = x.shape[-1]
+        values = torch.empty((x.numel() // columns, columns), dtype=torch.bfloat16, device=x.device)
+        # Not reshaped: inductor would write a view of what it computes to memory once for each kernel.
+        return values, _launch(wrapped, x.contiguous(), values, per_row)
 
     triton_op("solrl::nvfp4_quantize", quantize, mutates_args=(), schema=_SCHEMA)
 
@@ -88,75 +84,113 @@ def _define_plain_operator() -> None:
         return quantized.values, quantized.scale
 
     def shapes(x: Tensor, per_row: bool) -> tuple[Tensor, Tensor]:
-        rows = x.reshape(-1, x.shape[-1])
-        return torch.empty(rows.shape, dtype=torch.float32, device=x.device), _empty_scale(rows, per_row)
+        columns = x.shape[-1]
+        rows = x.numel() // columns
+        return x.new_empty((rows, columns), dtype=torch.float32), x.new_empty(
+            (rows, 1) if per_row else (), dtype=torch.float32
+        )
 
     registered = torch.library.custom_op("solrl::nvfp4_quantize_plain", quantize, mutates_args=(), schema=_SCHEMA)
     registered.register_fake(shapes)
 
 
-def _empty_scale(rows: Tensor, per_row: bool) -> Tensor:
-    return torch.empty((rows.shape[0], 1) if per_row else (), dtype=torch.float32, device=rows.device)
-
-
-def _launch(kernel: Any, x: Tensor, amax: Tensor, values: Tensor, decode: Tensor) -> None:
-    """Fill ``values`` and ``decode``. ``x`` and ``values`` are contiguous; ``amax`` has one number for each scale."""
+def _launch(kernel: dict[str, Any], x: Tensor, values: Tensor, per_row: bool) -> Tensor:
+    """Fill ``values`` [rows, columns] from as many numbers; returns gd. Both are contiguous."""
+    rows, columns = values.shape
+    # Of at least one dimension: inductor fills empty scalars with zeros, by a kernel of their own.
+    decode = torch.empty((rows, 1) if per_row else (1,), dtype=torch.float32, device=x.device)
     blocks = x.numel() // BLOCK
-    kernel[(-(-blocks // TILE),)](
-        x, amax, values, decode, blocks, x.shape[1] // BLOCK, PER_ROW=amax.ndim > 0, TILE=TILE, num_warps=4
-    )
+    if blocks == 0:
+        decode.fill_(1.0)
+    elif per_row:
+        kernel["row"][(rows,)](x, values, decode, ROW_BLOCKS=columns // BLOCK, TILE=TILE, num_warps=4)
+    else:
+        bits = torch.zeros(1, dtype=torch.int32, device=x.device)
+        kernel["largest"][(-(-x.numel() // _NUMBERS),)](x, bits, x.numel(), NUMBERS=_NUMBERS, num_warps=4)
+        kernel["tensor"][(-(-blocks // TILE),)](x, bits, values, decode, blocks, TILE=TILE, num_warps=4)
+    return decode if per_row else decode.view(())
 
 
 @functools.cache
-def _kernel() -> Any:
+def kernels() -> dict[str, Any]:
+    """The compiled kernels by name. Needs Triton."""
     import triton
 
     # The compiler looks names up in this module, which does without Triton until somebody needs it.
     globals()["tl"] = triton.language
-    return triton.jit(_quantize_blocks)
+    for helper in (_magnitude, _global_scales, _quantize_blocks):
+        globals()[helper.__name__] = triton.jit(helper)
+    bodies = {"largest": _largest_kernel, "tensor": _tensor_kernel, "row": _row_kernel}
+    return {name: triton.jit(body) for name, body in bodies.items()}
 
 
-def _quantize_blocks(
-    x: tl.tensor,
-    amax: tl.tensor,
-    values: tl.tensor,
-    decode: tl.tensor,
-    blocks: tl.tensor,
-    row_blocks: tl.tensor,
-    PER_ROW: tl.constexpr,
-    TILE: tl.constexpr,
-) -> None:
-    """Names are those of ``numerics.nvfp4``; 2688 = 6 * 448 and 3.4e38 is FLT_MAX. Maxima are taken over bit patterns:
-    those of magnitudes are ordered as the numbers are, and NaN comes last."""
-    first = tl.program_id(0) * TILE
-    block = first + tl.arange(0, TILE)
-    inside = block < blocks
-    cells = block.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    number = tl.load(x + cells, mask=inside[:, None], other=0.0).to(tl.float32)
-    group = block // row_blocks if PER_ROW else first * 0
-    known = inside if PER_ROW else first >= 0
-    largest = tl.load(amax + group, mask=known, other=0.0).to(tl.float32)
+def _magnitude(number: tl.tensor) -> tl.tensor:
+    """Bits of |number|: ordered as the numbers are, and NaN comes last, which a maximum of floats would drop."""
+    return number.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
-    ge = tl.minimum(tl.div_rn(2688.0, largest), 3.4028234663852886e38, propagate_nan=tl.PropagateNan.ALL)
-    ge = tl.where(largest == 0.0, 1.0, ge)
-    gd = tl.div_rn(1.0, ge)
-    tl.store(decode + group, gd, mask=known & (block % row_blocks == 0 if PER_ROW else first == 0))
 
-    bits = number.to(tl.int32, bitcast=True)
-    magnitude = bits & 0x7FFFFFFF
-    va = tl.max(magnitude, 1).to(tl.float32, bitcast=True)
+def _global_scales(magnitude: tl.tensor) -> tl.tensor:
+    """(ge, gd); 2688 = 6 * 448 and 3.4e38 is FLT_MAX."""
+    amax = magnitude.to(tl.float32, bitcast=True)
+    ge = tl.minimum(tl.div_rn(2688.0, amax), 3.4028234663852886e38, propagate_nan=tl.PropagateNan.ALL)
+    ge = tl.where(amax == 0.0, 1.0, ge)
+    return ge, tl.div_rn(1.0, ge)
+
+
+def _quantize_blocks(number: tl.tensor, ge: tl.tensor, gd: tl.tensor) -> tl.tensor:
+    """code * ds of blocks [n, 16], float32."""
+    va = tl.max(_magnitude(number), 1).to(tl.float32, bitcast=True)
     scale = tl.minimum(va * (ge * 0.1666666716337204), 448.0, propagate_nan=tl.PropagateNan.ALL)
     # E4M3: 3 bits of mantissa, 1.5 * 2**(23 - 3) times the power of two, which is at least 2**-6.
     power = tl.maximum(scale.to(tl.int32, bitcast=True) & 0x7F800000, 121 << 23).to(tl.float32, bitcast=True)
     ds = (scale + power * 1572864.0) - power * 1572864.0
     es = tl.minimum(tl.div_rn(1.0, ds * gd), 3.4028234663852886e38, propagate_nan=tl.PropagateNan.ALL)
-
-    y = number * es[:, None]
-    y = tl.minimum(y, 6.0, propagate_nan=tl.PropagateNan.ALL)
+    y = tl.minimum(number * es[:, None], 6.0, propagate_nan=tl.PropagateNan.ALL)
     y = tl.maximum(y, -6.0, propagate_nan=tl.PropagateNan.ALL)
     # E2M1: 1 bit of mantissa, 1.5 * 2**(23 - 1), and the power at least 1.
     power = tl.maximum(y.to(tl.int32, bitcast=True) & 0x7F800000, 127 << 23).to(tl.float32, bitcast=True)
     code = (y + power * 6291456.0) - power * 6291456.0
-    value = (code * ds[:, None]).to(tl.int32, bitcast=True) | (bits ^ magnitude)
-    value = value.to(tl.float32, bitcast=True)
-    tl.store(values + cells, value.to(values.dtype.element_ty), mask=inside[:, None])
+    # A zero has lost its sign.
+    sign = number.to(tl.int32, bitcast=True) ^ _magnitude(number)
+    return ((code * ds[:, None]).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+def _largest_kernel(x: tl.tensor, bits: tl.tensor, numbers: tl.tensor, NUMBERS: tl.constexpr) -> None:
+    cells = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
+    number = tl.load(x + cells, mask=cells < numbers, other=0.0).to(tl.float32)
+    tl.atomic_max(bits, tl.max(_magnitude(number), 0), sem="relaxed")
+
+
+def _tensor_kernel(
+    x: tl.tensor, bits: tl.tensor, values: tl.tensor, decode: tl.tensor, blocks: tl.tensor, TILE: tl.constexpr
+) -> None:
+    first = tl.program_id(0) * TILE
+    block = first + tl.arange(0, TILE)
+    cells = block.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    inside = (block < blocks)[:, None]
+    ge, gd = _global_scales(tl.load(bits))
+    tl.store(decode, gd, mask=first == 0)
+    number = tl.load(x + cells, mask=inside, other=0.0).to(tl.float32)
+    quantized = _quantize_blocks(number, ge, gd)
+    tl.store(values + cells, quantized.to(values.dtype.element_ty), mask=inside)
+
+
+def _row_kernel(
+    x: tl.tensor, values: tl.tensor, decode: tl.tensor, ROW_BLOCKS: tl.constexpr, TILE: tl.constexpr
+) -> None:
+    """One program is one row; what it reads first it finds in the cache the second time."""
+    row = tl.program_id(0).to(tl.int64)
+    start = row * ROW_BLOCKS * 16
+    tile = tl.arange(0, TILE)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    largest = tl.zeros([TILE], dtype=tl.int32)
+    for first in range(0, ROW_BLOCKS, TILE):
+        inside = (first + tl.arange(0, TILE) < ROW_BLOCKS)[:, None]
+        number = tl.load(x + start + first * 16 + tile, mask=inside, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.max(_magnitude(number), 1))
+    ge, gd = _global_scales(tl.max(largest, 0))
+    tl.store(decode + row, gd)
+    for first in range(0, ROW_BLOCKS, TILE):
+        inside = (first + tl.arange(0, TILE) < ROW_BLOCKS)[:, None]
+        number = tl.load(x + start + first * 16 + tile, mask=inside, other=0.0).to(tl.float32)
+        quantized = _quantize_blocks(number, ge, gd)
+        tl.store(values + start + first * 16 + tile, quantized.to(values.dtype.element_ty), mask=inside)

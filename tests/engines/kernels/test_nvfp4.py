@@ -78,6 +78,7 @@ def test_subnormal_bfloat16(scale):
 def test_shapes_that_fill_no_whole_program(columns):
     check(draw(rows=7, columns=columns) if columns > 32 else torch.randn(7, columns))
     assert (7 * columns // 16) % kernels.TILE
+    assert columns // 16 % kernels.TILE, "of a row"
 
 
 @needs_triton
@@ -94,9 +95,13 @@ def test_every_midpoint_of_block_scales_and_its_neighbours():
     middles = (table[1:] + table[:-1]) / 2
     up, down = (torch.nextafter(middles, torch.tensor(end)) for end in (torch.inf, 0.0))
     targets = torch.cat([table, middles, up, down])
-    x = torch.zeros(len(targets) + 1, 16)
-    x[:-1, 0], x[:-1, 1], x[-1, 0] = targets * 6, -targets, 2688
-    check(x[x[:, 0] <= 2688])
+    targets = targets[targets * 6 < 2688]
+    # In every row the largest number is 2688, so a block's scale is the sixth of its own largest.
+    rows = torch.zeros(9, 64, 16)
+    blocks = rows[:, :-1].reshape(-1, 16)
+    blocks[: len(targets), 0], blocks[: len(targets), 1] = targets * 6, -targets
+    rows[:, :-1], rows[:, -1, 0] = blocks.view(9, 63, 16), 2688
+    check(rows.view(9, 1024))
 
 
 @needs_triton
@@ -153,23 +158,23 @@ def test_the_opaque_operator_is_the_plain_quantiser(per_row):
 
 
 COMPILE = """
-import json, re, sys
+import json, re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from solrl_tasks.engines.kernels import nvfp4
 
-names = ["x", "amax", "values", "decode", "blocks", "row_blocks", "PER_ROW", "TILE"]
+constants = {"NUMBERS": 8192, "TILE": nvfp4.TILE, "ROW_BLOCKS": 960}
+types = {"x": "*bf16", "bits": "*i32", "values": "*bf16", "decode": "*fp32", **dict.fromkeys(constants, "constexpr")}
 found = {}
-for pointer in ("*bf16", "*fp32"):
-    for per_row in (False, True):
-        types = [pointer, pointer, "*bf16", "*fp32", "i32", "i32", "constexpr", "constexpr"]
-        source = ASTSource(
-            fn=nvfp4._kernel(), signature=dict(zip(names, types)), constexprs={(6,): per_row, (7,): nvfp4.TILE}
-        )
+for name, kernel in nvfp4.kernels().items():
+    for dtype in ("*bf16", "*fp32"):
+        signature = {key: {**types, "x": dtype}.get(key, "i32") for key in kernel.arg_names}
+        constexprs = {(i,): constants[key] for i, key in enumerate(signature) if key in constants}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs)
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
         text = compiled.asm["ptx"]
-        found[f"{pointer} {per_row}"] = sorted(set(re.findall(r"div\\.\\w+\\.f32|\\S+\\.ftz\\S*", text)))
+        found[f"{name} {dtype}"] = sorted(set(re.findall(r"div\\.\\w+\\.f32|\\S+\\.ftz\\S*", text)))
 print(json.dumps(found))
 """
 
@@ -182,5 +187,7 @@ def test_the_code_for_hopper_divides_with_rounding_and_keeps_subnormals(monkeypa
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
-    assert found == {key: ["div.rn.f32"] for key in found}
-    assert len(found) == 4
+    for dtype in ("*bf16", "*fp32"):
+        assert found.pop(f"largest {dtype}") == []
+        assert found.pop(f"tensor {dtype}") == found.pop(f"row {dtype}") == ["div.rn.f32"]
+    assert found == {}
