@@ -47,8 +47,6 @@ def run_iterations(recipe: "Recipe", warm_up: int, settings: Settings) -> "Itera
     run_id = f"{recipe.name}-{recipe.seed}"
     config = settings.home / f"{run_id}.yaml"
     config.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     run_here(settings, run_id, str(config), None, "bench iteration")
     summaries = _summaries(settings, run_id)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
