@@ -43,11 +43,13 @@ class NVFP4EmulatedEngine(MergingEngine):
         super().__init__(options, device)
         self._values_dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self._kernel = device.type == "cuda" and triton_available()
+        # Without Triton nothing is compiled for CUDA, and inductor says so.
+        operator = self._execution == "compiled" and (self._kernel or device.type != "cuda")
         self._quantizer = ActivationQuantizer(
             options.activation_scale,
             self._values_dtype,
             kernels.quantize_activation if self._kernel else plain.quantize_activation,
-            kernels.operator(device.type) if self._execution == "compiled" else None,
+            kernels.operator(device.type) if operator else None,
         )
 
     @classmethod
