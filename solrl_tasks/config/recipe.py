@@ -44,6 +44,7 @@ class ModelSpec(Frozen):
     dtype: Dtype = "auto"
     text_dtype: Dtype = "auto"
     vae_dtype: Dtype = "auto"
+    vae_execution: Literal["auto", "compiled", "eager"] = "auto"
     text_encoders: Literal["keep", "offload", "release"] = "offload"
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ def family_spec(session: Session) -> Spec:
 
 def conditioning_spec(model: ModelSpec) -> Spec:
     """How the model is conditioned. Its files stand in the base digest, its precisions in the numerics."""
-    elsewhere = {"family", "source", "revision", "dtype", "text_dtype", "vae_dtype"}
+    elsewhere = {"family", "source", "revision", "dtype", "text_dtype", "vae_dtype", "vae_execution"}
     return model.model_dump(mode="json", exclude={*elsewhere, "text_encoders"})
 
 

@@ -4,6 +4,7 @@ import torch
 
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
+from solrl_tasks.engines.attention import describe_attention
 from solrl_tasks.models.dtypes import device_class
 
 
@@ -22,7 +23,7 @@ def describe_numerics(model: ModelSpec, engine: ExtensionSpec | None, device: to
     family = find_extension("family", model.family)
     described: dict[str, str] = {
         "device": kind,
-        "attention": "sdpa",
+        "attention": describe_attention(device),
         "tf32": "on" if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else "off",
         **family.numerics(model, kind),
     }

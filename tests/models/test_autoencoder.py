@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
-from solrl_tasks.models.autoencoder import Decoder
+from solrl_tasks.config.extensions import find_extension
+from solrl_tasks.config.recipe import ModelSpec
+from solrl_tasks.models.autoencoder import Decoder, decode_execution
 from solrl_tasks.sampling.identity import initial_noise
 from tests.support.tiny import FAMILIES, load, tiny_spec
 
@@ -62,9 +65,43 @@ def test_batches_are_cut_by_pixels_and_the_shift_is_added():
     vae = Fragile(shift=0.25)
     decoder = Decoder(vae, 1024)
     decoded = decoder.decode(torch.zeros(9, 2, 4, 4))
-    assert vae.calls.rows[torch.bfloat16] == [4, 4, 1]
+    assert vae.calls.rows[torch.bfloat16] == [2, 2, 2, 2, 1]
     assert (decoded.images == round((0.25 / 8 / 2 + 0.5) * 255)).all()
     assert decoder.networks() == [vae]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_compiled_decoder_has_one_graph_for_batches_of_every_size(name):
+    family = load(tiny_spec(name))
+    decoder = Decoder(family.diffusers_pipeline().vae, 512, "compiled", backend="aot_eager")
+    x0 = initial_noise(range(11), family.latent_shape)
+    torch._dynamo.reset()
+    counters.clear()
+    whole = decoder.decode(x0)
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs == 1
+    for rows in (1, 5, 8):
+        assert np.abs(decoder.decode(x0[:rows]).images.astype(int) - whole.images[:rows]).max() <= 1
+    assert counters["stats"]["unique_graphs"] == graphs
+    plain = family.decode(x0)
+    assert np.abs(plain.images.astype(int) - whole.images).max() <= 1
+    # The network that is compiled is a twin: whoever uses the pipeline itself finds it as it was.
+    assert family.diffusers_pipeline().vae.decoder._compiled_call_impl is None
+
+
+@pytest.mark.parametrize(
+    ("resolution", "kind", "choice", "found"),
+    [
+        (512, "cpu", "auto", "eager"),
+        (512, "sm_90", "auto", "compiled"),
+        (64, "sm_90", "auto", "eager"),
+        (64, "sm_90", "compiled", "compiled"),
+        (512, "sm_90", "eager", "eager"),
+    ],
+)
+def test_what_is_compiled(resolution, kind, choice, found):
+    spec = ModelSpec(resolution=resolution, vae_execution=choice)
+    assert decode_execution(spec, kind) == find_extension("family", "flux").numerics(spec, kind)["decode"] == found
 
 
 @pytest.mark.parametrize("name", FAMILIES)

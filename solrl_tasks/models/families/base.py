@@ -173,6 +173,10 @@ class Family(Protocol):
         """Images of clean latents, float32 [B, C, H, W]."""
         ...
 
+    def pixels(self, x0: Tensor) -> Tensor:
+        """Pixels of clean latents [B, C, H, W], float32 [B, 3, H, W], mostly in [-1, 1]; gradients flow through."""
+        ...
+
     def memory(self) -> dict[str, int]:
         """Bytes on the device of ``transformer``, ``vae`` and ``text``."""
         ...

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from solrl_tasks.config.recipe import ModelSpec
 from solrl_tasks.models import dtypes
-from solrl_tasks.models.autoencoder import Decoder
+from solrl_tasks.models.autoencoder import Decoder, decode_execution
 from solrl_tasks.models.families.base import Conditioning, Decoded, FamilyError
 from solrl_tasks.models.grids import scheduler_grid
 from solrl_tasks.models.guidance import guided, with_negative
@@ -60,7 +60,8 @@ class PipelineFamily:
         self.transformer: nn.Module = pipeline.transformer
         self.latent_shape = self.latent_shape_of(spec)
         self._pipeline = pipeline
-        self._decoder = Decoder(pipeline.vae, spec.resolution)
+        execution = decode_execution(spec, dtypes.device_class(device))
+        self._decoder = Decoder(pipeline.vae, spec.resolution, execution)
         self._text = TextEncoders(pipeline, self._text_encoders(spec), spec, chosen.text, device)
         self._grids: dict[int, list[float]] = {}
 
@@ -87,7 +88,7 @@ class PipelineFamily:
     @classmethod
     def numerics(cls, spec: ModelSpec, device_class: str) -> dict[str, str]:
         """See ``Family.numerics``."""
-        return dtypes.choose(spec, device_class).describe()
+        return {**dtypes.choose(spec, device_class).describe(), "decode": decode_execution(spec, device_class)}
 
     @classmethod
     def latent_shape_of(cls, spec: ModelSpec) -> tuple[int, ...]:
@@ -203,6 +204,10 @@ class PipelineFamily:
     def decode(self, x0: Tensor) -> Decoded:
         """See ``Family.decode``."""
         return self._decoder.decode(x0)
+
+    def pixels(self, x0: Tensor) -> Tensor:
+        """See ``Family.pixels``."""
+        return self._decoder.pixels(x0)
 
     def diffusers_pipeline(self) -> Any:
         """diffusers' own pipeline around the same networks, without text encoders: to compare with, not to sample."""
