@@ -45,7 +45,7 @@ def full_steps() -> list[Step]:
             Step(f"{family}-rollout", ("rollout", *of, "--profile"), 60 + 380 * heavy),
             Step(
                 f"{family}-complete",
-                ("rollout", *of, "--arms", "bf16-full,fp8-two-stage", "--complete", "--repeats", "1"),
+                ("rollout", *of, "--arms", "bf16-full,fp8-two-stage", "--complete", "all", "--repeats", "1"),
                 60 + 240 * heavy,
             ),
             Step(

@@ -31,6 +31,7 @@ from flows.commands.bench_options import (
     arms_of,
     checked,
     chunk_of,
+    complete_of,
     engine_options,
     explorer,
     lora_of,
@@ -81,7 +82,10 @@ def rollout(
         str | None,
         typer.Option("--arms", help="Comma-separated: eager-pipeline, ENGINE-full, ENGINE-two-stage."),
     ] = None,
-    complete: Annotated[bool, typer.Option("--complete", help="Run one whole rollout of each arm as well.")] = False,
+    complete: Annotated[
+        str | None,
+        typer.Option("--complete", help="Comma-separated arms of which one whole rollout is run as well, or all."),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the network's time goes.")] = False,
     sampler: Annotated[str, typer.Option("--sampler", help="Solver.")] = "dpm2",
     reward: RewardName = None,
@@ -116,7 +120,7 @@ def rollout(
             reward=reward_of(reward, reward_options),
             lora=lora_of(rank, targets),
             options=engine_options(options),
-            complete=complete,
+            complete=complete_of(complete, arms, device),
             profile=profile,
         )
     )

@@ -141,6 +141,13 @@ def lora_of(rank: int, targets: str) -> "LoraSpec":
     return LoraSpec(rank=rank, alpha=2.0 * rank, targets=targets)
 
 
+def complete_of(text: str | None, arms: str | None, device: "torch.device") -> tuple[str, ...]:
+    """The arms to run wholly."""
+    if text is None:
+        return ()
+    return arms_of(arms, device) if text == "all" else tuple(words(text))
+
+
 def arms_of(text: str | None, device: "torch.device") -> tuple[str, ...]:
     from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, parse_arm
     from solrl_tasks.bench.rollout import require_engines

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from solrl_tasks.bench.arms import PIPELINE
+from solrl_tasks.engines.attention import torch_order
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.families.pipeline import PipelineFamily
 
@@ -46,6 +47,7 @@ class EagerPipeline:
         side = self._family.spec.resolution
         # The pipelines repeat the embeddings that they make themselves, not all of them those that they are given.
         given = self._family.pipeline_arguments(self._conditioning.take([0] * count))
-        return self._pipeline(
-            height=side, width=side, num_inference_steps=steps, output_type=output, return_dict=False, **given
-        )[0]
+        with torch_order():
+            return self._pipeline(
+                height=side, width=side, num_inference_steps=steps, output_type=output, return_dict=False, **given
+            )[0]

@@ -42,7 +42,7 @@ class RolloutRequest(Frozen):
         timed: chunks timed together, at least two more than none so that a rate can be told from a tail.
         repeats: of whatever is timed alone.
         options: of engines, by name.
-        complete: run one whole rollout of each arm besides.
+        complete: arms of which one whole rollout is run besides.
         profile: say where the network's time goes.
     """
 
@@ -60,13 +60,18 @@ class RolloutRequest(Frozen):
     reward: RewardSpec
     lora: LoraSpec = LoraSpec(targets="attention")
     options: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    complete: bool = False
+    complete: tuple[str, ...] = ()
     profile: bool = False
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> "RolloutRequest":
         for name in self.arms:
             parse_arm(name)
+        strange = [name for name in self.complete if name not in self.arms]
+        if strange:
+            raise ValueError(
+                f"{', '.join(strange)} cannot be run completely, being none of the arms: {', '.join(self.arms)}"
+            )
         return self
 
 
@@ -307,7 +312,7 @@ class RolloutBench:
             kept=request.keep,
             seconds=self.text_seconds + scaled,
             split=self._split(parts, sync, seconds),
-            complete=self._complete(plan, scaled) if request.complete else None,
+            complete=self._complete(plan, scaled) if plan.name in request.complete else None,
         )
 
     def _split(self, parts: Sequence[tuple[Sampling, int]], sync: float, seconds: float) -> Split:

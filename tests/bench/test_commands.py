@@ -36,7 +36,7 @@ def solrl(monkeypatch, capsys):
 
 def test_a_rollout_with_a_model_as_its_reward(solrl, tmp_path):
     path = tmp_path / "rollout.json"
-    arms = ("--arms", "bf16-full,nvfp4-emulated-two-stage", "--timed", "2", "--repeats", "1", "--complete")
+    arms = ("--arms", "bf16-full,nvfp4-emulated-two-stage", "--timed", "2", "--repeats", "1", "--complete", "all")
     code, said = solrl("bench", "rollout", *MODEL, *SMALL, *CLIP, *arms, "--json", path)
     assert code == 0, said
     report = read_report(path)

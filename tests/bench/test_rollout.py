@@ -24,7 +24,7 @@ def measure(request) -> RolloutReport:
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("family", ["flux", "sd3", "sana"])
 def test_every_arm_of_every_family_is_measured(request_of, family):
-    report = measure(request_of(family, arms=ARMS, complete=True))
+    report = measure(request_of(family, arms=ARMS, complete=ARMS))
     assert [arm.error for arm in report.arms if arm.error] == []
     assert set(report.samplings) == {
         "eager-pipeline@3x2",
