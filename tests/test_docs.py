@@ -272,6 +272,7 @@ def test_recipes_in_examples_are_valid(page):
 OTHERS: dict[str, dict[str, Any]] = {
     "ram": {},
     "awm": {},
+    "adjoint-matching": {"rewards": [{"name": "brightness"}], "update__advantage": "kept"},
     "grpo": {"update__objective__options": {"kl_weight": 0.1}, "update__old": {"schedule": "copy"}},
 }
 """What an iteration with an objective other than the default takes besides its name."""

@@ -12,7 +12,7 @@ from solrl_tasks.config.stochastic import Stochastic
 from solrl_tasks.objectives.core import noised
 
 Role = Literal["old", "reference"]
-Needs = Literal["endpoints", "trajectories"]
+Needs = Literal["endpoints", "trajectories", "adjoints"]
 TimeDensity = Literal["grid_subset", "uniform", "sqrt"]
 
 
@@ -88,7 +88,8 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True, default=MicroBatch)
 class Objective(Protocol[BatchT_contra]):
     """A loss on samples and the velocities of the roles it asks for.
 
-    One that needs ``trajectories`` is given ``Transitions`` instead, and is a ``PathObjective``.
+    One that needs ``trajectories`` is given ``Transitions`` instead, and is a ``PathObjective``. One that needs
+    ``adjoints`` is given ``AdjointSteps``, and has ``terminal`` besides; see ``adjoint_matching``.
     """
 
     name: ClassVar[str]

@@ -6,6 +6,7 @@ from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.config.stochastic import Stochastic
 from solrl_tasks.objectives.base import Objective, asked_noise
+from solrl_tasks.rewards.gradients import require_differentiable
 
 
 def objective_of(recipe: Recipe) -> Objective[Any]:
@@ -28,8 +29,14 @@ def check_learning(recipe: Recipe) -> None:
     """
     objective, update = objective_of(recipe), recipe.update
     noise = asked_noise(objective, recipe.regenerate.steps, 1)
+    if objective.needs == "adjoints":
+        for spec in recipe.rewards:
+            if spec.weight:
+                require_differentiable(spec, update.objective.name)
     if noise is not None:
         _check_paths(recipe, noise)
+        if objective.needs == "trajectories":
+            _check_sampling_policy(recipe)
     elif objective.times == "grid_subset" and update.times_per_sample > recipe.regenerate.steps:
         raise ValueError(
             f"update.times_per_sample is {update.times_per_sample}, but regenerate.steps ({recipe.regenerate.steps}) "
@@ -54,6 +61,10 @@ def _check_paths(recipe: Recipe, noise: Stochastic) -> None:
             f"update.times_per_sample is {update.times_per_sample}, but only {noise.window.size} steps of a path have "
             f"noise and can be trained: lower it, or widen the window of {name}"
         )
+
+
+def _check_sampling_policy(recipe: Recipe) -> None:
+    update, name = recipe.update, recipe.update.objective.name
     if update.old.schedule != "copy":
         raise ValueError(
             f"update.old.schedule is {update.old.schedule}, but {name} compares the policy with the one that sampled: "

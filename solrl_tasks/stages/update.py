@@ -150,6 +150,8 @@ def _train_job(session: Session, job: UpdateJob, samples: Samples, learned: Adva
         run_seed=session.recipe.seed,
         iteration=job.step,
         paths=_paths(job.samples, samples, (rows, columns), keys, candidates),
+        metadata=tuple(prompts[int(row)].metadata for row in rows),
+        rewards=job.rewards,
     )
 
 

@@ -6,16 +6,21 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
+from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
+from solrl_tasks.engines.attention import prefer_cudnn
 from solrl_tasks.engines.base import Engine, EngineRecord, SyncReport, hardware_name
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState, init_lora
+from solrl_tasks.rewards.gradients import DifferentiableScorer
 from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.fitting import fitting_chunk, try_block
+from solrl_tasks.workers.gradients import RewardGradient
 from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
 from solrl_tasks.workers.memory import (
     CudaMeter,
@@ -52,6 +57,8 @@ class Device:
         self.model = model
         self.device = device
         self.resident = Resident(model, device, cache)
+        if device.type == "cuda":
+            prefer_cudnn()
         self.lane: Lane | None = SideStream(device) if device.type == "cuda" else None
         self._trainers: dict[str, Trainer] = {}
 
@@ -149,7 +156,7 @@ class Device:
         with self._explained("encoding prompts"):
             conditioning = self.resident.embeddings.get(job.distinct_texts)
         try:
-            state, metrics = trainer.update(job, policy, conditioning)
+            state, metrics = trainer.update(job, policy, conditioning, self._gradient(job))
         except torch.OutOfMemoryError as error:
             shortage = told(error)
         if shortage is not None:
@@ -181,6 +188,13 @@ class Device:
         if key not in self._trainers:
             self._trainers[key] = Trainer(self.family, lora)
         return self._trainers[key]
+
+    def _gradient(self, job: TrainJob) -> RewardGradient | None:
+        if find_extension("objective", job.update.objective.name).needs != "adjoints":
+            return None
+        used = [spec for spec in job.rewards if spec.weight]
+        scorers = [(cast(DifferentiableScorer, self.resident.reward(spec).prepare()), spec.weight) for spec in used]
+        return RewardGradient(self.family, tuple(scorers))
 
     def _explained(self, what: str) -> AbstractContextManager[None]:
         return explained(what, self.device, self.memory)

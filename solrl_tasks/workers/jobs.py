@@ -1,11 +1,12 @@
 """What a worker is asked to do, and what it answers: plain data, so that any worker can carry it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
+from pydantic import JsonValue
 
 from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, UpdateSpec
 from solrl_tasks.config.stochastic import Stochastic
@@ -154,6 +155,7 @@ class TrainJob:
         candidates: candidate index of each sample.
         steps: of the sampler that made the samples; its noise levels are those that training may use.
         paths: what an objective that learns from paths has besides.
+        metadata: of each sample's prompt, and ``rewards``: what an objective that learns from their gradient has.
     """
 
     x0: torch.Tensor
@@ -166,6 +168,8 @@ class TrainJob:
     run_seed: int
     iteration: int
     paths: Paths | None = None
+    metadata: tuple[Mapping[str, JsonValue], ...] = ()
+    rewards: tuple[RewardSpec, ...] = ()
 
     @cached_property
     def distinct_texts(self) -> tuple[str, ...]:

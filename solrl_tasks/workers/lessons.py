@@ -1,11 +1,13 @@
 """What an update trains on: the rows of each optimizer step, and the batches that objectives are given."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from solrl_tasks.objectives.adjoints import AdjointStates
 from solrl_tasks.objectives.base import MicroBatch, Objective
 from solrl_tasks.objectives.times import draw_times
 from solrl_tasks.objectives.transitions import Transitions
@@ -132,5 +134,72 @@ class Steps:
             self._begun.append(current.detach().cpu())
         return current.detach()
 
+    def end(self, samples: Sequence[int]) -> "PathEnd":
+        """The paths of some samples from their second step on; they are to be noisy in every step but the last."""
+        index = torch.tensor(samples)
+        return PathEnd(
+            states=self._paths.states[index, 1:].to(self._device),
+            x0=self._job.x0[index].to(self._device),
+            steps=[(one.x, one.v) for one in self._transitions[1:]],
+            levels=list(self._sigmas[1:-1]),
+        )
+
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self._device)
+
+
+@dataclass(frozen=True)
+class PathEnd:
+    """Paths from their second step on.
+
+    Attributes:
+        states: [B, n, C, H, W] before each of the last n steps.
+        x0: [B, C, H, W] behind the last.
+        steps: coefficients of state and velocity in each of them.
+        levels: noise level before each.
+    """
+
+    states: Tensor
+    x0: Tensor
+    steps: list[tuple[float, float]]
+    levels: list[float]
+
+
+class Adjoints:
+    """States before the noisy steps of paths, each with its adjoint, computed once before the first optimizer step."""
+
+    def __init__(self, steps: Steps, job: TrainJob, device: torch.device) -> None:
+        assert job.paths is not None
+        self._steps = steps
+        self._device = device
+        self._samples = len(job.texts)
+        self._together = job.update.micro_batch
+        # In host memory, as the paths: [M, noisy steps, C, H, W], at the states behind each of them.
+        self._adjoints = torch.zeros_like(job.paths.states[:, 1:])
+
+    def carry_back(self, adjoints: Callable[[Sequence[int], "PathEnd"], Tensor]) -> None:
+        """Fill them, a micro-batch of samples at a time."""
+        for start in range(0, self._samples, self._together):
+            part = range(start, min(start + self._together, self._samples))
+            self._adjoints[start : part.stop] = adjoints(part, self._steps.end(part)).cpu()
+
+    def rows(self, inner: int) -> list[Row]:
+        """As ``Steps.rows``."""
+        return self._steps.rows(inner)
+
+    def batch(self, part: Sequence[Row], inner: int) -> AdjointStates:
+        """The states before the steps, with their adjoints."""
+        taken = self._steps.batch(part, inner)
+        samples = torch.tensor([sample for sample, _, _ in part])
+        # Of states from the second on; the first has that of the second, see ``AdjointStates``.
+        numbers = torch.tensor([max(number - 1, 0) for _, number, _ in part])
+        first = torch.tensor([number == 0 for _, number, _ in part], device=self._device)
+        return AdjointStates(
+            state=taken.state,
+            t=taken.t,
+            adjoint=self._adjoints[samples, numbers].to(self._device),
+            half_variance=torch.where(first, taken.std.square() / taken.of_v.abs(), taken.t / (1 - taken.t)),
+        )
+
+    def begun(self, inner: int, number: int, current: Tensor) -> None:
+        """Nothing is compared with the policy that sampled."""

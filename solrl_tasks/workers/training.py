@@ -1,10 +1,11 @@
 """The update: optimizer steps on the kept samples, then the lagged roles."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,10 +16,12 @@ from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.models.roles import PolicyModel, Role
 from solrl_tasks.objectives import base as objectives
+from solrl_tasks.objectives.adjoints import lean_adjoints
 from solrl_tasks.objectives.base import LossTerms, Objective, Velocities
 from solrl_tasks.objectives.decay import ema_decay, old_decay
+from solrl_tasks.workers.gradients import RewardGradient
 from solrl_tasks.workers.jobs import TrainJob
-from solrl_tasks.workers.lessons import Endpoints, Lesson, Row, Steps
+from solrl_tasks.workers.lessons import Adjoints, Endpoints, Lesson, PathEnd, Row, Steps
 from solrl_tasks.workers.state import PolicyState
 
 
@@ -39,6 +42,16 @@ class _Tally:
         self.sums[name] = self.sums.get(name, 0.0) + float(values.detach().double().sum())
 
 
+@dataclass(frozen=True)
+class _Task:
+    """One update's work."""
+
+    job: TrainJob
+    objective: Objective[Any]
+    lesson: Lesson
+    conditioning: Conditioning
+
+
 class Trainer:
     """The trained copy of the transformer; weights and optimizer are set from a ``PolicyState`` at every update."""
 
@@ -48,22 +61,24 @@ class Trainer:
 
     @torch.enable_grad()
     def update(
-        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning
+        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, gradient: RewardGradient | None = None
     ) -> tuple[PolicyState, dict[str, float]]:
         """One iteration's training.
 
         Args:
             conditioning: one row for each of ``job.distinct_texts``.
+            gradient: of the rewards, for an objective that learns from it.
 
         Returns:
             The next policy, and metrics by name.
 
         Raises:
             TrainingError: every micro-batch of an optimizer step had a non-finite loss.
-            ValueError: the network cannot do what ``update.gradient_checkpointing`` asks.
+            ValueError: the network cannot do what ``update.gradient_checkpointing`` asks, or the job lacks what the
+                objective learns from.
         """
         with _reproducible(self._family.device):
-            return self._update(job, policy, conditioning)
+            return self._update(job, policy, conditioning, gradient)
 
     def attempt(self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, rows: int) -> None:
         """A micro-batch of so many rows, forward and backward, for the sake of its memory alone.
@@ -75,9 +90,8 @@ class Trainer:
         objective, optimizer = self._begin(small, policy)
         try:
             with torch.enable_grad(), _reproducible(self._family.device):
-                lesson = self._lesson(small, objective)
-                part = next(_slices(lesson.rows(0), rows))
-                terms = self._losses(small, objective, lesson, conditioning, part, (0, 0))
+                task = _Task(small, objective, self._lesson(small, objective), conditioning)
+                terms = self._losses(task, next(_slices(task.lesson.rows(0), rows)), (0, 0))
                 terms.loss.sum().backward()  # type: ignore[no-untyped-call]
         finally:
             optimizer.zero_grad(set_to_none=True)
@@ -87,13 +101,15 @@ class Trainer:
         return self._model.memory()
 
     def _update(
-        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning
+        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, gradient: RewardGradient | None
     ) -> tuple[PolicyState, dict[str, float]]:
         objective, optimizer = self._begin(job, policy)
-        lesson = self._lesson(job, objective)
+        task = _Task(job, objective, self._lesson(job, objective), conditioning)
+        if isinstance(task.lesson, Adjoints):
+            task.lesson.carry_back(partial(self._adjoints, task, gradient))
         ema, step, tally = policy.ema, policy.optimizer_step, _Tally()
         for inner in range(job.update.optimizer_steps):
-            self._accumulate(job, objective, lesson, conditioning, inner, tally)
+            self._accumulate(task, inner, tally)
             self._step(optimizer, job.update.optimizer.grad_clip, tally)
             step += 1
             ema = ema.lerp(self._model.state("current"), ema_decay(step))
@@ -126,36 +142,38 @@ class Trainer:
             return Endpoints(job, objective, sigmas, device)
         if job.paths is None:
             raise ValueError(f"objective {objective.name!r} learns from paths, but the samples were made without noise")
-        return Steps(job, job.paths, sigmas, device)
+        steps = Steps(job, job.paths, sigmas, device)
+        return steps if objective.needs == "trajectories" else Adjoints(steps, job, device)
 
-    def _losses(
-        self,
-        job: TrainJob,
-        objective: Objective[Any],
-        lesson: Lesson,
-        conditioning: Conditioning,
-        part: list[Row],
-        place: tuple[int, int],
-    ) -> LossTerms:
-        prompts = conditioning.take([job.text_rows[sample] for sample, _, _ in part])
-        batch = lesson.batch(part, place[0])
-        velocities = self._velocities(objective, batch, prompts)
-        begun = lesson.begun(*place, velocities.current)
-        return objective.loss(batch, velocities if begun is None else replace(velocities, old=begun))
+    def _adjoints(self, task: _Task, gradient: RewardGradient | None, samples: Sequence[int], end: PathEnd) -> Tensor:
+        """Of some samples, behind each noisy step: [B, noisy steps, C, H, W]."""
+        job, objective = task.job, task.objective
+        if gradient is None:
+            raise ValueError(f"objective {objective.name!r} learns from the gradient of rewards, and was given none")
+        texts, metadata = [job.texts[sample] for sample in samples], [job.metadata[sample] for sample in samples]
+        prompts = task.conditioning.take([job.text_rows[sample] for sample in samples])
+        slope, _ = gradient(end.x0, texts, metadata)
+        family = self._guided(objective, "reference")
 
-    def _accumulate(
-        self,
-        job: TrainJob,
-        objective: Objective[Any],
-        lesson: Lesson,
-        conditioning: Conditioning,
-        inner: int,
-        tally: _Tally,
-    ) -> None:
-        rows = lesson.rows(inner)
+        def velocity(x: Tensor, number: int) -> Tensor:
+            return family.velocity(self._model.module, x, end.levels[number], prompts)
+
+        # Around the way back as well: checkpointed blocks are computed again there.
+        with self._model.role("reference"):
+            return lean_adjoints(velocity, end.states, end.steps, cast(Any, objective).terminal(slope))
+
+    def _losses(self, task: _Task, part: list[Row], place: tuple[int, int]) -> LossTerms:
+        prompts = task.conditioning.take([task.job.text_rows[sample] for sample, _, _ in part])
+        batch = task.lesson.batch(part, place[0])
+        velocities = self._velocities(task.objective, batch, prompts)
+        begun = task.lesson.begun(*place, velocities.current)
+        return task.objective.loss(batch, velocities if begun is None else replace(velocities, old=begun))
+
+    def _accumulate(self, task: _Task, inner: int, tally: _Tally) -> None:
+        job, rows = task.job, task.lesson.rows(inner)
         done = 0
         for number, part in enumerate(_slices(rows, job.update.micro_batch)):
-            terms = self._losses(job, objective, lesson, conditioning, part, (inner, number))
+            terms = self._losses(task, part, (inner, number))
             if not bool(torch.isfinite(terms.loss).all()):
                 # Multiplying by zero would keep the NaN: such a micro-batch must not reach the gradient at all.
                 tally.skipped += 1

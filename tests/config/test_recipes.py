@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solrl_tasks.config.extensions import build, find_extension
+from solrl_tasks.config.extensions import build, find_extension, list_extensions
 from solrl_tasks.config.load import load_recipe
 from solrl_tasks.stages.session import prepare
 
@@ -18,7 +18,13 @@ ARCHITECTURE = {
 }
 """What stands in for the hub's model of the same configuration."""
 RECIPES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-FULL = pytest.mark.parametrize("name", sorted(ARCHITECTURE))
+LARGE = [name for name in RECIPES if not name.startswith("embedded")]
+FULL = pytest.mark.parametrize("name", LARGE)
+
+
+def model_of(name):
+    """The recipe of the same model that follows the paper; the others differ in their objective."""
+    return max((model for model in ARCHITECTURE if name.startswith(model)), key=len)
 
 
 def recipe_of(name, **overrides):
@@ -26,7 +32,12 @@ def recipe_of(name, **overrides):
 
 
 def test_every_large_model_has_a_recipe():
-    assert set(ARCHITECTURE) == set(RECIPES) - {"embedded"}
+    assert set(ARCHITECTURE) <= set(LARGE)
+
+
+def test_every_objective_has_a_recipe_for_the_model_in_the_repository():
+    found = {recipe_of(name).update.objective.name for name in RECIPES if name.startswith("embedded")}
+    assert found == set(list_extensions("objective"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -47,7 +58,7 @@ def test_options_prompts_and_counts_fit(name, tmp_path):
 @FULL
 def test_the_family_takes_the_model_section_and_the_samplers_its_grid(name):
     recipe = recipe_of(name)
-    spec = recipe.model.model_copy(update={"source": f"random:{ARCHITECTURE[name]}"})
+    spec = recipe.model.model_copy(update={"source": f"random:{ARCHITECTURE[model_of(name)]}"})
     family = find_extension("family", spec.family)
     family._check(spec)
     channels, height, width = family.latent_shape_of(spec)
@@ -59,7 +70,18 @@ def test_the_family_takes_the_model_section_and_the_samplers_its_grid(name):
     assert recipe.update.times_per_sample <= recipe.regenerate.steps
 
 
-@FULL
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("embedded")])
+def test_recipes_of_the_model_in_the_repository_can_be_run(name):
+    recipe = recipe_of(name)
+    prepare(recipe)
+    plain = recipe_of("embedded")
+    # One comparison: the same prompts, exploration and evaluation.
+    for part in ("seed", "iterations", "model", "prompts", "explore"):
+        assert getattr(recipe, part) == getattr(plain, part)
+    assert recipe.evaluate.sampling == plain.evaluate.sampling
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURE))
 def test_what_the_paper_publishes_for_all_stands_in_all(name):
     recipe = recipe_of(name)
     assert (recipe.explore.candidates, recipe.select.keep, recipe.prompts.per_iteration) == (96, 24, 48)

@@ -23,6 +23,11 @@ def test_constant_decay_is_what_it_is_given():
     assert old_decay("constant", 7, 0.3) == 0.3
 
 
+def test_the_schedule_of_ram_counts_iterations():
+    found = {i: old_decay("by_iteration", 8 * i, iteration=i) for i in (0, 1, 50, 90, 500)}
+    assert found == pytest.approx({0: 0.0, 1: 0.01, 50: 0.5, 90: 0.9, 500: 0.9})
+
+
 def test_unknown_schedule_and_negative_step_are_refused():
     with pytest.raises(ValueError, match="there is copy, ramp, delayed, constant"):
         old_decay("slow", 1)

@@ -155,6 +155,34 @@ def test_killed_at_random_it_ends_the_same(recipe, tmp_path):
     random_kills(tmp_path, recipe, 8, random.Random(5), print)
 
 
+ADJOINT = {
+    "rewards": [{"name": "brightness"}],
+    "select__rule": "random_keep",
+    "update__objective": {"name": "adjoint-matching", "options": {"multiplier": 50}},
+    "update__times_per_sample": 2,
+    "regenerate__sampler": "euler",
+    "audit__every": 0,
+}
+
+
+def test_adjoint_matching_runs_and_resumes(micro_model, tmp_path):
+    recipe = micro_recipe(micro_model, write_prompts(tmp_path), **ADJOINT)
+    with open_session(tmp_path / "store", "run", recipe) as session:
+        found = [run_step(session, step) for step in (0, 1, 2)]
+    assert {"train/adjoint_square", "train/reference_gap"} <= set(found[2].metrics)
+    before = run_contents(tmp_path / "store", "run")
+    shutil.rmtree(tmp_path / "store" / found[1].refs["update"].path)
+    with open_session(tmp_path / "store", "run", recipe) as session:
+        list(run_all(session))
+    assert run_contents(tmp_path / "store", "run") == before
+
+
+def test_adjoint_matching_with_a_reward_without_gradient_is_refused(micro_model, tmp_path):
+    recipe = micro_recipe(micro_model, write_prompts(tmp_path), **{**ADJOINT, "rewards": [{"name": "colourfulness"}]})
+    with pytest.raises(ValueError, match=r"colourfulness is not differentiable.*brightness"):
+        prepare(recipe)
+
+
 def test_a_sliding_window_samples_other_steps_in_other_iterations(micro_model, tmp_path):
     options = {"step": "cps", "eta": 0.8, "log_prob": "distance", "window": {"size": 1, "every": 1}}
     changes = {**UPDATE, "update__objective": {"name": "grpo", "options": options}, "update__times_per_sample": 1}

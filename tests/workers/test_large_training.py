@@ -13,6 +13,7 @@ from solrl_tasks.sampling.prompts import Prompt, PromptSet
 from solrl_tasks.workers import training
 from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import TrainJob
+from solrl_tasks.workers.lessons import Endpoints
 from solrl_tasks.workers.numerics import describe_numerics
 from solrl_tasks.workers.state import ROLES, initial_state
 from tests.support.tiny import CPU, FAMILIES, tiny_spec
@@ -71,9 +72,9 @@ def kept_for_backward(device, job, policy):
     conditioning = device.resident.embeddings.get(job.distinct_texts)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         objective, _ = trainer._begin(job, policy)
-        part = trainer._rows(job, objective, 0)[:2]
+        task = training._Task(job, objective, trainer._lesson(job, objective), conditioning)
         with torch.enable_grad():
-            trainer._losses(job, objective, conditioning, part, 0)
+            trainer._losses(task, task.lesson.rows(0)[:2], (0, 0))
     return sum(sizes.values())
 
 
@@ -110,16 +111,18 @@ def test_prompts_are_held_once_a_text_and_noise_once_a_micro_batch(family_device
     rows, most = [], 0
     update = training.Trainer._update
     monkeypatch.setattr(
-        training.Trainer, "_update", lambda self, job, policy, c: (rows.append(len(c)), update(self, job, policy, c))[1]
+        training.Trainer,
+        "_update",
+        lambda self, job, policy, c, *more: (rows.append(len(c)), update(self, job, policy, c, *more))[1],
     )
-    noises = training._noises
+    noises = Endpoints._noises
 
-    def counted(job, part, inner):
+    def counted(self, part, inner):
         nonlocal most
         most = max(most, len(part))
-        return noises(job, part, inner)
+        return noises(self, part, inner)
 
-    monkeypatch.setattr(training, "_noises", counted)
+    monkeypatch.setattr(Endpoints, "_noises", counted)
     family_device.train(job_for(family_device, samples=7), moved(family_device))
     assert rows == [len(TEXTS)] and most == 2
 

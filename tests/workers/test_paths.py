@@ -1,17 +1,20 @@
 """Noisy paths from the rollout to the update."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec, UpdateSpec
+from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, RewardSpec, UpdateSpec
 from solrl_tasks.config.stochastic import Stochastic, Window
+from solrl_tasks.rewards.brightness import Brightness
 from solrl_tasks.sampling.prompts import Prompt, PromptSet
 from solrl_tasks.sampling.sde.base import transitions
 from solrl_tasks.sampling.sde.walk import step_noise, window_starts
+from solrl_tasks.workers import training
 from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import Paths, RolloutJob, TrainJob, Work
 from tests.support.tiny import CPU, tiny_spec
@@ -152,3 +155,60 @@ def test_micro_batches_do_not_change_the_policy(device, first_policy):
 def test_samples_without_paths_are_refused(device, first_policy):
     with pytest.raises(ValueError, match=r"grpo.*learns from paths"):
         device.train(replace(train_job(device), paths=None), first_policy)
+
+
+def adjoint_job(device, **update):
+    noise = Stochastic(step="memoryless", eta=1.0, window=Window(size=4, start=0, stop=4))
+    job = train_job(device, noise)
+    objective = {"objective": {"name": "adjoint-matching", "options": {"multiplier": 3.0}}, **update}
+    spec = UpdateSpec.model_validate({**job.update.model_dump(), **objective})
+    rewards = (RewardSpec(name="brightness", weight=2.0), RewardSpec(name="colourfulness", weight=0.0))
+    return replace(job, update=spec, rewards=rewards, metadata=({},) * 8)
+
+
+def test_adjoints_are_the_derivative_of_the_reward_along_the_path(device, first_policy):
+    # The path is walked again from its second state, with the noise that it had: minus 3 x 2 x brightness of its end.
+    job = adjoint_job(device, micro_batch=3)
+    trainer = device._trainer(first_policy.current)
+    objective, _ = trainer._begin(job, first_policy)
+    conditioning = device.resident.embeddings.get(job.distinct_texts)
+    task = training._Task(job, objective, trainer._lesson(job, objective), conditioning)
+    task.lesson.carry_back(partial(trainer._adjoints, task, device._gradient(job)))
+    rows = [row for row in task.lesson.rows(0) if row[0] == 5]
+    found = task.lesson.batch(rows, 0)
+    grid, family = device.family.sigmas(STEPS), device.family
+    steps, states = transitions(job.paths.noise, grid), job.paths.states[5]
+    prompts = conditioning.take([job.text_rows[5]])
+    start = x = states[1:2].clone().requires_grad_()
+    for i in range(1, STEPS):
+        mean = steps[i].x * x + steps[i].v * family.velocity(family.transformer, x, grid[i], prompts)
+        x = mean + (states[i + 1][None] - mean).detach() if i < STEPS - 1 else mean
+    pixels = (family.pixels(x) / 2 + 0.5).clamp(0, 1)
+    (expected,) = torch.autograd.grad(-6.0 * Brightness().differentiable(pixels, [""], [{}]).sum(), start)
+    # The first two rows share the adjoint of the second state.
+    torch.testing.assert_close(found.adjoint[1], expected[0], rtol=1e-3, atol=1e-6)
+    assert torch.equal(found.adjoint[0], found.adjoint[1])
+    levels = found.t[1:]
+    torch.testing.assert_close(found.half_variance[1:], levels / (1 - levels))
+    assert float(found.half_variance[0]) == pytest.approx(grid[1] ** 2 / (1 - grid[1]), rel=1e-5)
+
+
+def test_adjoint_matching_raises_its_reward():
+    # On the model in the repository: of the random one, pixels answer to small changes in any direction.
+    device = Device(ModelSpec(), CPU)
+    objective = {"name": "adjoint-matching", "options": {"multiplier": 10.0}}
+    update = {"optimizer_steps": 10, "times_per_sample": 4, "optimizer": {"lr": 3e-4}, "objective": objective}
+    job = adjoint_job(device, **update)
+    state, result = device.train(job, device.initial_policy(8, 16.0, "all", 0))
+    assert result.metrics["train/adjoint_square"] > 0
+    for noise in (None, job.paths.noise):
+        plain = job_of(noise, rewards=(RewardSpec(name="brightness"),))
+        before, after = (sampled(device, replace(plain, lora=lora)) for lora in (None, state.current))
+        assert after.rewards["brightness@1"].mean() > before.rewards["brightness@1"].mean() + 0.02
+
+
+def test_adjoints_need_the_gradient_of_rewards(device, first_policy):
+    job = adjoint_job(device)
+    conditioning = device.resident.embeddings.get(job.distinct_texts)
+    with pytest.raises(ValueError, match=r"adjoint-matching.*gradient"):
+        device._trainer(first_policy.current).update(job, first_policy, conditioning)
