@@ -25,7 +25,7 @@ def iterate(opened, monkeypatch):
     def run(run_id, rewards, **overrides):
         learned = []
         original = updates.advantages
-        monkeypatch.setattr(updates, "advantages", lambda *a: learned.append(original(*a)) or learned[-1])
+        monkeypatch.setattr(updates, "advantages", lambda *a, **k: learned.append(original(*a, **k)) or learned[-1])
         with opened(run_id, rewards=rewards, **QUICK, **overrides) as session:
             summary = run_step(session, 1)
             selection = load_selection(session.store, summary.refs["select"])
