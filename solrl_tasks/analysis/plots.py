@@ -78,6 +78,20 @@ def rank_curve(
     return _draw(series, ("explore steps", measure, title), "bars", kind)
 
 
+def noise_curve(
+    series: Sequence[Series],
+    measure: str = "rank correlation with images without noise",
+    title: str = "",
+    kind: Literal["png", "svg"] = "png",
+) -> bytes:
+    """A measure of fidelity over eta, the amount of noise in the steps, with bars of one standard error.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    return _draw(series, ("eta", measure, title), "bars", kind)
+
+
 def _draw(series: Sequence[Series], names: tuple[str, str, str], errors: Literal["band", "bars"], kind: str) -> bytes:
     if not series:
         raise ValueError("a plot needs at least one series")

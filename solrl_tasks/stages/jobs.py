@@ -111,7 +111,15 @@ class PoolJob(SamplingJob):
 
     def open(self, session: Session) -> Pool:
         """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
-        spec = pool_spec(session, self.policy, self.prompts.digest, self.exploration_seed, self.sampling, self.guidance)
+        spec = pool_spec(
+            session,
+            self.policy,
+            self.prompts.digest,
+            self.exploration_seed,
+            self.sampling,
+            self.guidance,
+            self.noise,
+        )
         pool = Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
         pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
         return pool

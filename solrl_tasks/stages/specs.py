@@ -84,6 +84,12 @@ def sampling_spec(session: Session, sampling: SamplingSpec, guidance: Guidance |
     }
 
 
+def noise_spec(noise: Stochastic, kept: bool) -> Spec:
+    """Where paths have noise, of which kind, and whether their states are kept (in float32)."""
+    step = find_extension("sde step", noise.step)
+    return {**noise.model_dump(mode="json"), "step": f"{step.name}@{step.version}", "kept": kept}
+
+
 def pool_spec(
     session: Session,
     policy: PolicyChoice,
@@ -91,9 +97,10 @@ def pool_spec(
     exploration_seed: int,
     sampling: SamplingSpec,
     guidance: Guidance | None = None,
+    noise: Stochastic | None = None,
 ) -> Spec:
     """Of a pool: not the number of candidates, not the rewards, not what is kept."""
-    return {
+    return ({} if noise is None else {"noise": noise_spec(noise, False)}) | {
         "kind": "pool",
         "algo_version": ALGO_VERSION,
         "base": session.base_digest,
@@ -130,12 +137,6 @@ def selection_spec(pool: Ref, rewards: Sequence[RewardSpec], candidates: int, ke
         "keep": keep,
         "rule": extension_spec("selection rule", ExtensionSpec(name=rule)),
     }
-
-
-def noise_spec(noise: Stochastic, kept: bool) -> Spec:
-    """Where paths have noise, of which kind, and whether their states are kept (in float32)."""
-    step = find_extension("sde step", noise.step)
-    return {**noise.model_dump(mode="json"), "step": f"{step.name}@{step.version}", "kept": kept}
 
 
 def samples_spec(
