@@ -80,6 +80,15 @@ def test_coefficients_of_flow_sde(steps, grid):
         assert one.x == pytest.approx(1 + 0.49 * (following - t) / (2 * (1 - t)), abs=1e-12)
 
 
+@pytest.mark.parametrize("step", ["flow-sde", "dance", "cps", "memoryless"])
+@pytest.mark.parametrize("steps", [2, 6, 20])
+def test_a_grid_that_begins_just_below_one_is_no_harder(step, steps):
+    # SANA's: from 0.9997.
+    near, one = (all_steps(step, 0.7, grid(steps, 3.0)) for grid in (sigmas.flow, sigmas.shifted))
+    for here, there in zip(near, one, strict=True):
+        assert (here.x, here.v, here.std) == pytest.approx((there.x, there.v, there.std), abs=0.02)
+
+
 @pytest.mark.parametrize(("step", "eta", "shift"), [("flow-sde", 0.7, 0.37536), ("dance", 0.3, 0.05071)])
 def test_a_path_penalty_bounds_the_shift_by_the_noise_of_the_steps(step, eta, shift):
     # T11: the best shift of the mean under E[a x0] - beta sum KL is a / beta times the variance that steps add. The
