@@ -121,8 +121,8 @@ def test_products_are_those_of_the_dequantised_numbers(count, bias):
     expected = left.dequantize() @ right.dequantize().t() + (source.bias.float() if bias else 0)
     found = layer(x)
     assert found.dtype == torch.bfloat16
-    # Rounded to bfloat16; sums of fast accumulation have some 14 bits.
-    assert distance(found, expected) < 4e-3
+    # Rounded to bfloat16; sums of fast accumulation have some 14 bits, and fewer in the kernel that few rows get.
+    assert distance(found, expected) < (0.012 if count < 128 else 4e-3)
     assert distance(found, source(x)) < 0.06
 
 
