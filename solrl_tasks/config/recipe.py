@@ -94,8 +94,8 @@ class RewardSpec(ExtensionSpec):
     """One reward and its weight in the score that selects and trains.
 
     ``normalize`` puts it on a common scale before the sum: the mean and spread of its explored ``group``, or of the
-    whole ``pool`` of an iteration. Where ``use`` names the extension, ``name`` is a label of one's own: so one extension
-    can stand in a recipe several times with different options.
+    whole ``pool`` of an iteration. Where ``use`` names the extension, ``name`` is a label of one's own: so one
+    extension can stand in a recipe several times with different options.
     """
 
     use: str | None = None
@@ -196,8 +196,8 @@ class PromptSource(Frozen):
     """Prompts with what has to be said about where they stand.
 
     ``source`` is as for a plain name: a built-in set, a file, a folder of data files, or ``hf:OWNER/NAME``. ``split``,
-    ``subset`` and ``revision`` are those of a dataset. ``column`` holds the texts, and ``metadata`` names the columns that
-    go to the rewards: all others where it is left out.
+    ``subset`` and ``revision`` are those of a dataset. ``column`` holds the texts, and ``metadata`` names the columns
+    that go to the rewards: all others where it is left out.
     """
 
     source: Annotated[str, Field(min_length=1)]
