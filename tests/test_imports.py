@@ -34,7 +34,7 @@ BELOW = {
     "workers": {"config", "store", "sampling", "rewards", "features", "models", "engines", "objectives", "selection"},
 }
 BELOW["stages"] = set(BELOW) - {"pretrain", "scenes"}
-BELOW["bench"] = BELOW["workers"] | {"workers", "tracking"}
+BELOW["bench"] = BELOW["workers"] | {"workers", "tracking", "analysis"}
 PLAIN = {"engines/numerics", "objectives", "sampling", "selection", "analysis", "scenes"}
 """Packages of torch and numpy alone."""
 PLAIN_PACKAGES = {"torch", "numpy", "scipy", "pydantic", "typing_extensions", "matplotlib"}
