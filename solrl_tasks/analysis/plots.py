@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-COLOURS: Final = ("#1f5fae", "#c2542d", "#2f8f62", "#7b4fa3", "#b08a1e", "#4d5a6a")
+COLOURS: Final = ("#1f5fae", "#c2542d", "#2f8f62", "#7b4fa3", "#b08a1e", "#4d5a6a", "#d46a9f", "#3aa6b9")
 INK: Final = "#20242c"
 SOFT: Final = "#707682"
 RULE: Final = "#e2e5eb"
@@ -78,6 +78,20 @@ def rank_curve(
     return _draw(series, ("explore steps", measure, title), "bars", kind)
 
 
+def progress_curve(
+    series: Sequence[Series], across: str, reward: str, title: str = "", kind: Literal["png", "svg"] = "png"
+) -> bytes:
+    """Held-out reward over whatever was spent, such as optimizer steps or hours, with a band as ``reward_curve`` has.
+
+    Args:
+        across: name of the axis of what was spent.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    return _draw(series, (across, reward, title), "band", kind)
+
+
 def noise_curve(
     series: Sequence[Series],
     measure: str = "rank correlation with images without noise",
@@ -131,7 +145,8 @@ def _dress(axes: Axes, names: tuple[str, str, str], legend: bool) -> None:
     axes.set_ylabel(up, color=INK)
     if title:
         axes.set_title(title, loc="left", color=INK, fontsize=11, pad=10)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=high - low > 2))
     axes.grid(axis="y", color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=SOFT, length=3)
