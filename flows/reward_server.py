@@ -1,5 +1,6 @@
 """A reward behind HTTP, for ``remote``: the reference server of the protocol in ``solrl_tasks.rewards.protocol``."""
 
+import asyncio
 import hmac
 import json
 import socket
@@ -18,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flows.errors import UserError
-from solrl_tasks.rewards.base import NamedReward, RewardError
-from solrl_tasks.rewards.endpoint import is_loopback, shortened
+from solrl_tasks.rewards.base import Images, NamedReward, RewardError, presentable
+from solrl_tasks.rewards.endpoint import is_loopback
 from solrl_tasks.rewards.protocol import (
     HEALTH_PATH,
     IDENTITY_PATH,
@@ -42,11 +43,13 @@ class Limits:
         batch: images of a request.
         body: bytes of a request.
         waiting: requests at a time, one of which is scored; the others wait, and more are told to come again.
+        seconds: that the body of a request may take to arrive, so that clients which vanish do not keep others out.
     """
 
     batch: int = 64
     body: int = 256 * 2**20
     waiting: int = 16
+    seconds: float = 300.0
 
 
 class RewardApp:
@@ -87,8 +90,8 @@ class RewardApp:
         if not self._present.acquire(blocking=False):
             raise HTTPException(503, "too many requests at a time: come again", {"Retry-After": RETRY_SECONDS})
         try:
-            asked = self._parsed(await self._body(request))
-            scores = await run_in_threadpool(self._scored, asked)
+            body = await self._body(request)
+            scores = await run_in_threadpool(lambda: self._scored(self._parsed(body)))
         except RewardError as error:
             return JSONResponse({"error": str(error), "retry": False}, 500)
         finally:
@@ -118,10 +121,13 @@ class RewardApp:
             raise too_large
         body = bytearray()
         try:
-            async for piece in request.stream():
-                body += piece
-                if len(body) > self.limits.body:
-                    raise too_large
+            async with asyncio.timeout(self.limits.seconds):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > self.limits.body:
+                        raise too_large
+        except TimeoutError as error:
+            raise HTTPException(408, f"the request did not arrive within {self.limits.seconds:g} s") from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the client went away") from error
         return bytes(body)
@@ -130,34 +136,29 @@ class RewardApp:
         try:
             found = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise HTTPException(400, f"the request is no JSON: {shortened(str(error))}") from error
+            raise HTTPException(400, f"the request is no JSON: {presentable(str(error))}") from error
         if isinstance(found, dict) and found.get("protocol", PROTOCOL) != PROTOCOL:
-            raise HTTPException(400, f"protocol {found['protocol']!r} is not spoken here: {PROTOCOL} is")
+            other = presentable(repr(found["protocol"]))
+            raise HTTPException(400, f"protocol {other} is not spoken here: {PROTOCOL} is")
         try:
             asked = ScoreRequest.model_validate(found)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            raise HTTPException(400, f"the request is malformed: {shortened(faults)}") from error
+            raise HTTPException(400, f"the request is malformed: {presentable(faults)}") from error
         if asked.reward != self.reward.name:
-            raise HTTPException(404, f"the reward {asked.reward!r} is not here: {self.reward.name!r} is")
+            raise HTTPException(404, f"the reward {presentable(asked.reward)!r} is not here: {self.reward.name!r} is")
         if asked.version not in (None, self.reward.version):
             here = self.reward.version
-            raise HTTPException(409, f"version {asked.version!r} is asked for, but here is version {here!r}")
+            wanted = presentable(str(asked.version))
+            raise HTTPException(409, f"version {wanted!r} is asked for, but here is version {here!r}")
         if len(asked.images) > self.limits.batch:
             raise HTTPException(413, f"a request may have {self.limits.batch} images, found {len(asked.images)}")
         return asked
 
     def _scored(self, asked: ScoreRequest) -> Scores:
-        images = []
-        for index, text in enumerate(asked.images):
-            try:
-                images.append(decode_image(text))
-            except ValueError as error:
-                raise HTTPException(400, f"images[{index}]: {error}") from error
-        if len({image.shape for image in images}) > 1:
-            raise HTTPException(400, "the images of a request must be of one size")
+        # Decoded one request at a time too: a small PNG can be a large image.
         with self._scoring:
-            return score(self.reward, np.stack(images), asked.prompts, asked.metadata)
+            return score(self.reward, _images(asked), asked.prompts, asked.metadata)
 
 
 def serve(reward: NamedReward, host: str, port: int, token: str | None, limits: Limits) -> None:
@@ -192,10 +193,22 @@ def require_token(host: str, token: str | None) -> None:
         )
 
 
+def _images(asked: ScoreRequest) -> Images:
+    images = []
+    for index, text in enumerate(asked.images):
+        try:
+            images.append(decode_image(text))
+        except ValueError as error:
+            raise HTTPException(400, f"images[{index}]: {error}") from error
+        if images[-1].shape != images[0].shape:
+            raise HTTPException(400, "the images of a request must be of one size")
+    return np.stack(images)
+
+
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def _texts(scores: Scores) -> dict[str, str]:
-    return {str(row): shortened(reason) for row, reason in scores.reasons.items()}
+    return {str(row): presentable(reason) for row, reason in scores.reasons.items()}

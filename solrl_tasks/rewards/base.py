@@ -16,6 +16,8 @@ from solrl_tasks.store.keys import sha256_hex
 Images = NDArray[np.uint8]
 Scorer = Callable[[Images, Sequence[str], Sequence[Mapping[str, JsonValue]]], Sequence[float]]
 
+TOLD: Final = 300
+"""Characters that are kept of words from elsewhere."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,119}")
 _VERSION: Final = re.compile(r"[A-Za-z0-9_.:+-]{1,60}")
 
@@ -128,6 +130,17 @@ class NamedReward:
 
 def _nothing() -> None:
     """What a scorer without weights has to load, and to unload."""
+
+
+def presentable(text: str) -> str:
+    """Words from elsewhere, such as an error, which may quote a prompt of any length: fit for a message or a log.
+
+    On one line, cut, and without characters that could steer a terminal or that UTF-8 does not have.
+    """
+    # Cut first too: it may be megabytes.
+    line = " ".join(text[: 4 * TOLD].split())
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line[:TOLD])
+    return shown if len(line) <= TOLD and len(text) <= 4 * TOLD else f"{shown}…"
 
 
 def reward_id(reward: Reward) -> str:

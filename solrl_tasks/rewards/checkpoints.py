@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import find_extension, list_extensions
-from solrl_tasks.rewards.base import RewardError
+from solrl_tasks.rewards.base import RewardError, presentable
 from solrl_tasks.rewards.loading import Build, differences, shorten, skeleton
 from solrl_tasks.rewards.weights import CONFIG, TOKENIZER_FILES, has_tokenizer
 from solrl_tasks.store import atomic
@@ -127,7 +128,7 @@ def convert(reward: str, checkpoint: Checkpoint, source: Path, folder: Path, tok
     Raises:
         CheckpointError: the source is not such a checkpoint, or the folder exists.
     """
-    if folder.exists():
+    if os.path.lexists(folder):
         raise CheckpointError(f"{folder} exists: name a folder that does not, or remove it")
     if tokenizer is not None and not has_tokenizer(tokenizer):
         raise CheckpointError(f"{tokenizer} holds no tokenizer: name the folder of one, or leave it out")
@@ -148,7 +149,10 @@ def convert(reward: str, checkpoint: Checkpoint, source: Path, folder: Path, tok
         unused=tuple(unused),
         key_map_verified=checkpoint.verified,
     )
-    _write(folder, tensors, checkpoint.config, record, tokenizer)
+    try:
+        _write(folder, tensors, checkpoint.config, record, tokenizer)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error}") from error
     return record
 
 
@@ -171,12 +175,16 @@ def read_tensors(source: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        # Not the library's own words: they advise to read it all the same.
+        asks = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it asks for {presentable(asks[1])}" if asks else "it is torn, or no PyTorch checkpoint"
         raise CheckpointError(
-            f"{source} is refused: it holds more than tensors and could run code when read (nothing of it was run): "
-            f"{str(error).splitlines()[0]}"
+            f"{source} is refused, and nothing of it was run: {what}, but only tensors in plain containers are read"
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise CheckpointError(f"{source} cannot be read as a PyTorch checkpoint: {error}") from error
+    except Exception as error:
+        # What is no checkpoint fails anywhere within the reader.
+        why = presentable(f"{type(error).__name__}: {error}")
+        raise CheckpointError(f"{source} cannot be read as a PyTorch checkpoint: {why}") from error
     return _unwrapped(content, source)
 
 
@@ -200,10 +208,17 @@ def rename(published: dict[str, Tensor], rules: Sequence[Rule]) -> tuple[dict[st
         for target, part in zip(targets, rule.change(tensor), strict=True):
             if target in tensors:
                 raise CheckpointError(f"{target} would be made twice, the second time of {name}")
-            tensors[target] = part.contiguous()
+            tensors[target] = part
+    odd = [name for name, tensor in tensors.items() if not _is_plain(tensor)]
+    if odd:
+        raise CheckpointError(f"{len(odd)} tensors are not dense floating-point numbers ({shorten(sorted(odd))})")
     if unknown:
         raise CheckpointError(f"{len(unknown)} tensors that the key map does not know ({shorten(sorted(unknown))})")
     return tensors, sorted(unused)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.is_floating_point() and not tensor.is_meta
 
 
 def _unwrapped(content: Any, source: Path) -> dict[str, Tensor]:
@@ -227,7 +242,9 @@ def _write(
     metadata = {"format": "pt", "reward": record.reward, "source_sha256": record.source_sha256}
     with atomic.publish_folder(folder) as temporary:
         # Parts of one tensor share its memory, which the format does not know.
-        save_file({name: tensor.clone() for name, tensor in tensors.items()}, temporary / WEIGHTS, metadata)
+        save_file(
+            {name: tensor.contiguous().clone() for name, tensor in tensors.items()}, temporary / WEIGHTS, metadata
+        )
         _order_metadata(temporary / WEIGHTS)
         (temporary / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (temporary / RECORD).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")

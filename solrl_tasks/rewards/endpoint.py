@@ -13,16 +13,15 @@ from typing import Annotated, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from solrl_tasks.config.base import Frozen
-from solrl_tasks.rewards.base import RewardError
+from solrl_tasks.rewards.base import RewardError, presentable
 
 LONGEST_PAUSE: Final = 30.0
 """Seconds between two attempts at most."""
 LARGEST_ANSWER: Final = 16 * 2**20
 """Bytes: an answer is numbers and words."""
-_SHOWN: Final = 300
 _PASSING: Final = frozenset({408, 425, 429})
 """Client errors that another attempt may be spared; so may every 5xx."""
 
@@ -133,6 +132,11 @@ class Endpoint:
             ) from error
         return str(error)
 
+    def repeated(self, text: str) -> str:
+        """What the server said, for a message: a server that gives the token back must not put it into logs."""
+        token = os.environ.get(self.options.token_env or "", "")
+        return presentable(text.replace(token, "(the token)") if token else text)
+
     def _pause(self, attempt: int, asked: float | None) -> float:
         """Seconds before the next attempt: at least what the server asked for, and a random part of the back-off."""
         ceiling = min(LONGEST_PAUSE, self.options.backoff * 2.0**attempt)
@@ -145,7 +149,7 @@ class Endpoint:
         try:
             return read(json.loads(content))
         except (ValueError, RecursionError) as error:
-            raise _Fault(f"its answer is malformed: {shortened(str(error))}") from error
+            raise _Fault(f"its answer is malformed: {self.repeated(_faults(error))}") from None
 
     def _exchange(self, path: str, body: JsonValue) -> tuple[int, httpx.Headers, bytes]:
         """Status, headers and content, all within the time limit."""
@@ -156,7 +160,7 @@ class Endpoint:
         if content is not None:
             headers["Content-Type"] = "application/json"
         received = bytearray()
-        with _faults_of_transport(limit):
+        with self._faults_of_transport(limit):
             method = "GET" if content is None else "POST"
             client = self._connected()
             request = client.build_request(
@@ -175,6 +179,17 @@ class Endpoint:
                 answer.close()
         return answer.status_code, answer.headers, bytes(received)
 
+    @contextlib.contextmanager
+    def _faults_of_transport(self, limit: float) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise _Fault(f"no answer within {limit:g} s ({type(error).__name__})") from error
+        except httpx.TransportError as error:
+            raise _Fault(f"{type(error).__name__}: {self.repeated(str(error))}") from error
+        except httpx.DecodingError as error:
+            raise _Fault(f"its answer cannot be decoded: {self.repeated(str(error))}") from error
+
     def _connected(self) -> httpx.Client:
         with self._lock:
             if self._client is None:
@@ -186,6 +201,7 @@ class Endpoint:
 
     def _refused(self, path: str, status: int, headers: httpx.Headers, content: bytes) -> None:
         reason, final = _reason(content)
+        reason = self.repeated(reason)
         text = f"status {status}: {reason}" if reason else f"status {status}"
         if not final and (status >= 500 or status in _PASSING):
             raise _Fault(text, _retry_after(headers))
@@ -205,12 +221,6 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost"
 
 
-def shortened(text: str) -> str:
-    """A text of others, on one line and not too long for a message."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
-
-
 def _authorisation(token_env: str | None, name: str) -> dict[str, str]:
     if token_env is None:
         return {}
@@ -222,30 +232,25 @@ def _authorisation(token_env: str | None, name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-@contextlib.contextmanager
-def _faults_of_transport(limit: float) -> Iterator[None]:
-    try:
-        yield
-    except httpx.TimeoutException as error:
-        raise _Fault(f"no answer within {limit:g} s ({type(error).__name__})") from error
-    except httpx.TransportError as error:
-        raise _Fault(f"{type(error).__name__}: {error}") from error
-    except httpx.DecodingError as error:
-        raise _Fault(f"its answer cannot be decoded: {error}") from error
-
-
 def _reason(content: bytes) -> tuple[str, bool]:
     """What a refusal says, and whether it says that asking again is of no use."""
     try:
         body = json.loads(content)
-    except ValueError:
-        return shortened(content.decode("utf-8", "replace")), False
+    except (ValueError, RecursionError):
+        return content.decode("utf-8", "replace"), False
     if not isinstance(body, dict):
-        return shortened(str(body)), False
+        return str(body), False
     error = body.get("error", body.get("detail", ""))
     if isinstance(error, dict):
         error = error.get("message", error)
-    return shortened(str(error)), body.get("retry") is False
+    return str(error), body.get("retry") is False
+
+
+def _faults(error: Exception) -> str:
+    """What is wrong with an answer, without what it holds."""
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+    return str(error)
 
 
 def _retry_after(headers: httpx.Headers) -> float | None:

@@ -74,7 +74,7 @@ def load_module(build: Build, folder: Path, device: torch.device, unused: Iterab
             raise RewardError(f"{path} cannot be read: {error}: copy it again") from error
     ignored = [re.compile(pattern) for pattern in (*unused, _POSITIONS.pattern)]
     tensors = {name: tensor for name, tensor in tensors.items() if not any(p.fullmatch(name) for p in ignored)}
-    problems = differences(module, tensors)
+    problems = differences(module, tensors) or _no_numbers(tensors)
     if problems:
         raise RewardError(f"the weights in {folder} do not fit: {'; '.join(problems)}")
     return _filled(module, {name: tensor.float() for name, tensor in tensors.items()}, device)
@@ -106,6 +106,11 @@ def differences(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:
         "of another shape": shapes,
     }
     return [f"{len(names)} {kind} ({shorten(names)})" for kind, names in kinds.items() if names]
+
+
+def _no_numbers(tensors: dict[str, Tensor]) -> list[str]:
+    names = sorted(name for name, tensor in tensors.items() if not tensor.is_floating_point())
+    return [f"{len(names)} of another kind than floating-point numbers ({shorten(names)})"] if names else []
 
 
 def shorten(names: list[str]) -> str:

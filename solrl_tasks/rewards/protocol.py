@@ -93,7 +93,7 @@ def decode_image(text: str) -> NDArray[np.uint8]:
             if picture.width * picture.height > MOST_PIXELS:
                 raise ValueError(f"it has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS} are allowed")
             return np.asarray(picture.convert("RGB"))
-    except (binascii.Error, UnidentifiedImageError, OSError, SyntaxError) as error:
+    except (binascii.Error, UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise ValueError(f"it is no PNG in base64: {error}") from error
 
 

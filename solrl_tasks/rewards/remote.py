@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from solrl_tasks.rewards.base import Explained, Images, RewardError
+from solrl_tasks.rewards.base import Explained, Images, RewardError, presentable
 from solrl_tasks.rewards.endpoint import Endpoint, EndpointOptions, UnavailableError
 from solrl_tasks.rewards.protocol import (
     IDENTITY_PATH,
@@ -84,7 +84,7 @@ class Remote:
                 missing, reason = range(start, len(images)), self._endpoint.unanswered(error)
                 return Explained([*scores, *[math.nan] * len(missing)], reasons | dict.fromkeys(missing, reason))
             scores += answer.values()
-            reasons |= {start + row: reason for row, reason in answer.failures.items()}
+            reasons |= {start + row: self._endpoint.repeated(why) for row, why in answer.failures.items()}
         return Explained(scores, reasons)
 
     def _score(
@@ -101,8 +101,9 @@ class Remote:
         _require_reward(self.options, answer.reward)
         where = f"reward {self.options.reward!r} at {self.options.url}"
         if answer.version != self._expected:
+            found = self._endpoint.repeated(answer.version)
             raise RewardError(
-                f"{where} is of version {answer.version!r} now, but scores of version {self._expected!r} are expected: "
+                f"{where} is of version {found!r} now, but scores of version {self._expected!r} are expected: "
                 "start the server with that version again, or begin another run (with the option version, if it is set)"
             )
         if len(answer.scores) != len(images):
@@ -141,7 +142,9 @@ def _asked(options: RemoteOptions) -> IdentityAnswer:
 
 def _require_reward(options: RemoteOptions, found: str) -> None:
     if found != options.reward:
-        raise RewardError(f"{options.url} serves the reward {found!r}, not {options.reward!r}: check url and reward")
+        raise RewardError(
+            f"{options.url} serves the reward {presentable(found)!r}, not {options.reward!r}: check url and reward"
+        )
 
 
 REWARD = Remote

@@ -2,11 +2,12 @@
 
 import copy
 import inspect
+import math
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.rewards.base import (
+    Explained,
     Images,
     NamedReward,
     Reward,
@@ -24,12 +26,11 @@ from solrl_tasks.rewards.base import (
     Scorer,
     declared_range,
     declared_version,
+    presentable,
 )
 from solrl_tasks.store.keys import digest
 
 Metadata = Mapping[str, JsonValue]
-TOLD: Final = 300
-"""Characters that are kept of what went wrong with an image."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,10 @@ class _Attempt:
         except RewardError:
             raise
         except Exception as error:
-            return None, {0: _cut(f"{type(error).__name__}: {error}")}
-        return _numbers(self.reward.name, result, len(images)), getattr(result, "reasons", {})
-
-
-def _cut(text: str) -> str:
-    """At most so much of an error, which may quote a prompt of any length."""
-    return text if len(text) <= TOLD else f"{text[:TOLD]}…"
+            return None, {0: presentable(f"{type(error).__name__}: {error}")}
+        values = _numbers(self.reward.name, result, len(images))
+        reasons = result.reasons if isinstance(result, Explained) else {}
+        return values, {row: presentable(str(reason)) for row, reason in reasons.items()}
 
 
 def _one_by_one(attempt: _Attempt, first_failure: str) -> Scores:
@@ -170,16 +168,22 @@ def _numbers(name: str, result: Any, expected: int) -> NDArray[np.float64]:
     if found != expected:
         raise RewardError(f"reward {name!r} returned {found} scores for {expected} images: it must return one each")
     values = list(result)
+    if len(values) != expected:
+        raise RewardError(f"reward {name!r} says that it returned {expected} scores, but gives {len(values)}")
     try:
         return np.array([_number(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise RewardError(f"reward {name!r} must return numbers, found {values[:3]!r}: {error}") from error
+        shown = presentable(repr(values[:3]))
+        raise RewardError(f"reward {name!r} must return numbers, found {shown}: {error}") from error
 
 
 def _number(value: Any) -> float:
     if isinstance(value, str | bytes):
         raise TypeError("text is not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _within(timeout: float | None, call: Callable[[], Any], name: str) -> Any:

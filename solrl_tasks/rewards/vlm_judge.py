@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from solrl_tasks.rewards.base import Explained, Images
-from solrl_tasks.rewards.endpoint import Endpoint, EndpointOptions, UnavailableError, shortened
+from solrl_tasks.rewards.base import Explained, Images, presentable
+from solrl_tasks.rewards.endpoint import Endpoint, EndpointOptions, UnavailableError
 from solrl_tasks.rewards.protocol import encode_image
 
 CHAT_PATH: Final = "/chat/completions"
@@ -175,7 +175,7 @@ def stated_number(choice: _Choice, options: JudgeOptions) -> float | str:
     try:
         return float(found[1] if found else "")
     except (TypeError, ValueError):
-        return f"the answer ends with no number: {shortened(lines[-1] if lines else '')!r}"
+        return f"the answer ends with no number: {presentable(lines[-1] if lines else '')!r}"
 
 
 def expected_number(choice: _Choice, options: JudgeOptions) -> float | str:
@@ -198,7 +198,7 @@ def expected_number(choice: _Choice, options: JudgeOptions) -> float | str:
         total = sum(chances.values())
         if total > 0:
             return sum(number * chance for number, chance in chances.items()) / total
-    return f"the answer holds no whole number on the scale: {shortened(choice.message.content or '')!r}"
+    return f"the answer holds no whole number on the scale: {presentable(choice.message.content or '')!r}"
 
 
 def _whole(token: str, options: JudgeOptions) -> float | None:

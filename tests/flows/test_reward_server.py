@@ -1,6 +1,9 @@
+import base64
 import socket
+import struct
 import threading
 import time
+import zlib
 from contextlib import contextmanager
 
 import httpx
@@ -269,3 +272,30 @@ def test_the_command_serves_and_says_how_to_use_it(monkeypatch):
     made = make_reward(RewardSpec.model_validate(entry))
     assert made.name == "remote"
     assert entry["options"]["token_env"] == "TOKEN_HERE"
+
+
+def test_an_image_that_is_small_only_while_packed_is_refused():
+    head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", len(head)) + b"IHDR" + head + struct.pack(">I", zlib.crc32(b"IHDR" + head))
+    bomb = base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunk).decode()
+    with served() as url:
+        answer = httpx.post(f"{url}/v1/score", json=message(images=[bomb]))
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("images[0]: ")
+
+
+def test_clients_that_never_end_their_requests_do_not_keep_others_out():
+    with served(limits=Limits(waiting=1, seconds=0.5)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as stuck:
+            stuck.sendall(
+                b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            )
+            assert b"408" in stuck.recv(100)
+            assert httpx.post(f"{url}/v1/score", json=message()).status_code == 200
+
+
+def test_what_is_asked_for_is_not_repeated_at_length():
+    with served() as url:
+        for body in (message(reward="x" * 10**6), message(version="x" * 10**6), message(protocol="x" * 10**6)):
+            assert len(httpx.post(f"{url}/v1/score", json=body).content) < 1000

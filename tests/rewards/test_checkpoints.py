@@ -190,7 +190,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, modern):
         torch.save(content, source)
     else:
         source.write_bytes(pickle.dumps({"payload": Malicious(str(trap))}, protocol=2))
-    with pytest.raises(CheckpointError, match=r"is refused: it holds more than tensors .*nothing of it was run"):
+    with pytest.raises(CheckpointError, match=r"is refused, and nothing of it was run: it asks for "):
         read_tensors(source)
     assert not trap.exists()
     identity, checkpoint = find_checkpoint("aesthetic")
@@ -299,3 +299,33 @@ def test_the_key_map_makes_every_tensor_of_the_real_model_once(name):
     tensors, _ = rename(make(shallow), checkpoint.rules)
     assert differences(skeleton(checkpoint.build, shallow), tensors) == []
     assert not checkpoint.verified
+
+
+def _spoilt(change):
+    tensors = published.head_tensors(768)
+    return {**tensors, "layers.0.weight": change(tensors["layers.0.weight"])}
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, torch.Tensor.long, lambda t: t.to(torch.complex64)])
+def test_tensors_that_are_no_plain_numbers_are_refused(tmp_path, change):
+    torch.save(_spoilt(change), tmp_path / "head.pth")
+    with pytest.raises(CheckpointError, match=r"1 tensors are not dense floating-point numbers \(layers\.0\.weight\)"):
+        convert(*find_checkpoint("aesthetic"), tmp_path / "head.pth", tmp_path / "out", None)
+
+
+def test_no_message_advises_to_run_what_is_in_the_file(tmp_path):
+    for number, content in enumerate((b"a" * 600, b"\x80\x02" + b"a" * 99, pickle.dumps(os.system), b"PK\x03\x04aaaa")):
+        source = tmp_path / f"{number}.pt"
+        source.write_bytes(content)
+        with pytest.raises(CheckpointError) as raised:
+            read_tensors(source)
+        assert "to `False`" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["file/under", "link"])
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, name):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    torch.save(published.head_tensors(768), tmp_path / "head.pth")
+    with pytest.raises(CheckpointError, match=r"cannot be written|exists"):
+        convert(*find_checkpoint("aesthetic"), tmp_path / "head.pth", tmp_path / name, None)

@@ -40,6 +40,7 @@ def test_an_answer_comes_back():
         Say({"error": "slow down"}, 429),
         Say(b"{not json"),
         Say(b"[" * 100_000),
+        Say(b"[" * 100_000, 500),
         Say(b"\xff\xfe"),
         Say({"other": 1}),
         Say(cut=True),
@@ -100,6 +101,7 @@ def test_nobody_listening():
     [
         (Say({"error": "no"}, 400), "refused the request: status 400: no$"),
         (Say({"detail": "who are you"}, 401), "status 401: who are you; set the environment variable"),
+        (Say(b"[" * 100_000, 400), r"status 400: \[\["),
         (Say(b"", 404), "status 404; check url and the name of the reward"),
         (Say(b"", 413), "status 413; lower the option batch"),
         (Say(b"", 301, {"Location": "http://127.0.0.1:1/"}), "status 301"),
@@ -212,3 +214,17 @@ def test_loopback():
     assert [is_loopback(h) for h in ("127.0.0.1", "::1", "LOCALHOST", "0.0.0.0", "", "1.2.3.4", "localhost.x")] == [
         True, True, True, False, False, False, False,
     ]  # fmt: skip
+
+
+def test_a_server_that_gives_the_token_back_does_not_get_it_into_messages(monkeypatch):
+    monkeypatch.setenv("TOKEN", "correct-horse")
+    for status in (200, 400, 500):
+
+        def echo(asked, status=status):
+            return Say({"error": f"I saw {asked.headers}\x1b[2J", "value": asked.headers}, status)
+
+        with Scripted(echo).running() as server, pytest.raises((RewardError, UnavailableError)) as raised:
+            endpoint = Endpoint(EndpointOptions(url=server.url, retries=0, token_env="TOKEN"), "far")
+            endpoint.ask("/x", {}, lambda found: float(str(found["value"])))
+        assert "horse" not in str(raised.value)
+        assert str(raised.value).isprintable()

@@ -256,3 +256,14 @@ def test_a_huge_prompt_in_an_error_is_cut():
     images = np.zeros((1, 4, 4, 3), dtype=np.uint8)
     failures = score(NamedReward("picky", "1", (0, 1), lambda: picky), images, ["word " * 100_000], [{}]).failures
     assert failures and all(len(failure) < 500 for failure in failures)
+
+
+def test_what_a_reward_says_of_an_image_is_made_fit_for_messages():
+    found = score(Fake(lambda pixels: Explained([float("nan"), 1.0], {0: "\x1b[2J\ud800\n" * 100_000})), *batch(1, 2))
+    assert len(found.failures[0]) < 400
+    assert found.failures[0].isprintable()
+    assert found.reasons == {0: found.failures[0].removeprefix("fake: image 0: ")}
+
+
+def test_a_number_beyond_all_floats_is_invalid():
+    assert np.isnan(score(Fake(lambda pixels: [10**400, -(10**400)]), *batch(1, 2)).values).all()
