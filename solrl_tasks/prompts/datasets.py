@@ -54,6 +54,8 @@ def choose_files(source: PromptSource, names: Sequence[str], readme: str = "") -
         raise PromptsError(f"{source.source} has no data files: none of its names ends in {', '.join(SUFFIXES)}")
     configs = _configs(readme)
     chosen = _by_readme(source, data, configs) if configs else _by_names(source, data)
+    if not chosen:
+        raise PromptsError(f"{source.source}: the files that its README names are not there")
     suffixes = sorted({PurePosixPath(name).suffix.lower() for name in chosen})
     if len(suffixes) > 1:
         raise PromptsError(f"{source.source}: files of several forms fit ({', '.join(suffixes)}): name the file itself")
@@ -72,7 +74,7 @@ def _configs(readme: str) -> list[dict[str, Any]]:
     head = _HEAD.match(readme.lstrip("\ufeff"))
     try:
         tree = yaml.safe_load(head[1]) if head else None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return []
     found = tree.get("configs") if isinstance(tree, dict) else None
     configs = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
@@ -80,7 +82,7 @@ def _configs(readme: str) -> list[dict[str, Any]]:
 
 
 def _by_readme(source: PromptSource, data: list[str], configs: list[dict[str, Any]]) -> list[str]:
-    named = {str(item.get("config_name", "default")): item for item in configs}
+    named = {_word(item.get("config_name"), "default"): item for item in configs}
     subset = source.subset or _only(source, "subset", list(named), _default(named))
     if subset not in named:
         raise PromptsError(f"{source.source} has no subset {subset!r}: there is {', '.join(named)}")
@@ -102,20 +104,25 @@ def _default(named: dict[str, dict[str, Any]]) -> str | None:
 
 def _split_files(config: dict[str, Any], data: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Split and files; the split is "" where the README leaves it to the names of files."""
-    prefix = str(config.get("data_dir") or "").strip("/")
+    prefix = _word(config.get("data_dir"), "").strip("/")
     inside = [name for name in data if not prefix or name.startswith(f"{prefix}/")]
     patterns = config.get("data_files")
     if patterns is None:
         yield "", inside
-    elif isinstance(patterns, list) and all(isinstance(item, dict) for item in patterns):
+    elif isinstance(patterns, list) and patterns and all(isinstance(item, dict) for item in patterns):
         for item in patterns:
-            yield str(item.get("split", "train")), _matching(item.get("path"), prefix, inside)
+            yield _word(item.get("split"), "train"), _matching(item.get("path"), prefix, inside)
     else:
         yield "", _matching(patterns, prefix, inside)
 
 
+def _word(value: Any, default: str) -> str:
+    return str(value) if isinstance(value, str | int | float) else default
+
+
 def _matching(patterns: Any, prefix: str, names: list[str]) -> list[str]:
-    wanted = [str(item) for item in (patterns if isinstance(patterns, list) else [patterns])]
+    # Texts only: what aliases of a README nest can be of any size when it is written out.
+    wanted = [item for item in (patterns if isinstance(patterns, list) else [patterns]) if isinstance(item, str)]
     wanted = [f"{prefix}/{item}" if prefix else item for item in wanted]
     return [name for name in names if any(fnmatchcase(name, item.replace("**/", "*")) for item in wanted)]
 

@@ -36,6 +36,9 @@ def read_parquet(path: Path, source: PromptSource) -> Iterator[Row]:
 
 def _columns(schema: Any, path: Path, source: PromptSource) -> list[str]:
     names = list(schema.names)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PromptsError(f"{path}: there are several columns {', '.join(map(repr, twice))}: rename all but one")
     if source.column not in names:
         raise PromptsError(
             f"{path}: there is no column {source.column!r}, only {', '.join(map(repr, names))}: "

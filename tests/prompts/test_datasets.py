@@ -115,3 +115,27 @@ def test_offline_the_cache_alone_is_asked(monkeypatch):
     """The tests run offline: nothing is fetched, and the message says why."""
     with pytest.raises(PromptsError, match=r"owner/set of the hub is not in the local cache, .* HF_HUB_OFFLINE is set"):
         read_prompts("hf:owner/set")
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "date: 2020-13-45\n",
+        "a: " + "[" * 5000 + "\n",
+        LAUGHS + "configs: [{config_name: *a59, data_files: train.txt}]\n",
+        LAUGHS + "configs: [{data_dir: *a59, data_files: train.txt}]\n",
+        LAUGHS + "configs: [{data_files: [{split: *a59, path: train.txt}]}]\n",
+        LAUGHS + "configs: [{data_files: [*a59, train.txt]}]\n",
+    ],
+)
+def test_a_hostile_readme_is_read_as_far_as_it_makes_sense(head):
+    assert choose(["train.txt"], f"---\n{head}---\n") == ["train.txt"]
+
+
+@pytest.mark.parametrize("files", ["[]", "{}", "[{path: [[train.txt]]}]"])
+def test_a_readme_that_names_no_file_is_told(files):
+    with pytest.raises(PromptsError, match="that its README names are not there"):
+        choose(["train.txt"], f"---\nconfigs: [{{data_files: {files}}}]\n---\n")

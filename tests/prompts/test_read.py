@@ -176,3 +176,10 @@ def test_sources_that_are_none_are_refused(tmp_path, source, message):
     (tmp_path / "folder.txt").mkdir()
     with pytest.raises(PromptsError, match=message):
         read_prompts(PromptSource(**source), base=None if source["source"] == "owner/name" else tmp_path)
+
+
+def test_a_parquet_column_that_stands_twice_is_refused(tmp_path):
+    columns = [arrow.array(["a"]), arrow.array(["b"])]
+    parquet.write_table(arrow.Table.from_arrays(columns, names=["prompt", "prompt"]), tmp_path / "p.parquet")
+    with pytest.raises(PromptsError, match="several columns 'prompt'"):
+        read_prompts(str(tmp_path / "p.parquet"))
