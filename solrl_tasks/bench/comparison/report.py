@@ -22,6 +22,10 @@ BESIDES: Final = (*(f"eval/{name}" for name in UNTRAINED), "policy/distance", "p
 SECONDS_PER_HOUR: Final = 3600.0
 
 
+class NothingToCompareError(ValueError):
+    """The runs do not make a comparison, or do not yet."""
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """A run as it was committed.
@@ -160,12 +164,13 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     """Everything that the records tell. Runs without two evaluations are left out.
 
     Raises:
-        ValueError: nothing is left, or runs were trained on different rewards.
+        NothingToCompareError: nothing is left, or runs were trained on different rewards.
     """
     usable = [record for record in records if len(record.measured) > 1]
     rewards = sorted({record.reward for record in usable})
     if len(rewards) != 1:
-        raise ValueError(f"runs of one reward with two evaluations are needed, found rewards {rewards}")
+        counted = f"{len(usable)} of {len(records)} runs have two evaluations"
+        raise NothingToCompareError(f"{counted}; their trained rewards are {rewards}: one is needed")
     groups: dict[tuple[str, Selection], list[RunRecord]] = {}
     for record in usable:
         groups.setdefault((record.run.arm, record.run.selection), []).append(record)

@@ -1,0 +1,228 @@
+"""Which objective learns most from what? Held-out reward of every objective, with and without two-stage selection.
+
+    python benchmarks/objective_comparison.py --store objectives --out docs/images/objectives --parallel 8 --seconds 500
+
+Every arm and seed is an ordinary run of the store, several at a time in processes of one device, seed by seed. One that
+exists goes on where it stopped; after ``--seconds`` each ends with the iteration it is in, and the same command goes
+on later. ``--report`` only reads what was committed: it needs no device. ``--set`` overrides fields of all recipes by
+dotted name, below what the arms set themselves.
+
+All arms sample and train on the same number of images in the same number of optimizer steps; what two-stage selection
+explores comes on top, and what a step costs is the objective's own: both are in the modelled hours.
+Writes ``report.json``, ``report.md``, ``gradients.json`` and plots into ``--out``.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from solrl_tasks.bench.comparison.arms import ARMS, PlannedRun, Settings, arm_recipe, plan_runs
+from solrl_tasks.bench.comparison.report import NothingToCompareError, RunRecord
+from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import RunView
+from solrl_tasks.tracking.summary import Summary
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run for one process; without a run it is the measurement of gradients."""
+
+    store: str
+    run_id: str
+    recipe: str
+    deadline: float
+    gradients: str = ""
+    samples: int = 0
+
+
+def work(task: Task) -> str:
+    """Do a task until its end or the deadline; returns what became of it. Nothing is raised."""
+    import torch
+
+    torch.set_num_threads(1)
+    if time.time() > task.deadline:
+        return f"{task.run_id}: not begun"
+    try:
+        return _measure_gradients(task) if task.gradients else _run(task)
+    except Exception:  # One arm that fails must not end the others; the driver exits with 1.
+        return f"{task.run_id}: FAILED\n{traceback.format_exc()}"
+
+
+def _run(task: Task) -> str:
+    from solrl_tasks.stages.iteration import run_step
+    from solrl_tasks.stages.session import open_session
+
+    started = time.time()
+    with open_session(Path(task.store), task.run_id, Recipe.model_validate_json(task.recipe)) as session:
+        for step in range(session.recipe.iterations + 1):
+            run_step(session, step)
+            if time.time() > task.deadline:
+                break
+    end = "done" if step == session.recipe.iterations else "stopped by time"
+    return f"{task.run_id}: {end} at iteration {step} ({time.time() - started:.0f} s)"
+
+
+def _measure_gradients(task: Task) -> str:
+    from solrl_tasks.bench.comparison.gradients import measure_gradients
+    from solrl_tasks.prompts.read import read_sets
+    from solrl_tasks.store.atomic import write_bytes
+    from solrl_tasks.workers.device import Device
+    from solrl_tasks.workers.numerics import default_device
+
+    recipe = Recipe.model_validate_json(task.recipe)
+    _, heldout = read_sets(recipe.prompts)
+    texts = list(dict.fromkeys(prompt.text for prompt in heldout.prompts))[: max(1, task.samples // 4)]
+    seeds = max(1, task.samples // len(texts))
+    device = Device(recipe.model, default_device(), Path(task.store) / "cache" / "embeddings")
+    found = measure_gradients(device, recipe.update.lora, texts, seeds, recipe.regenerate.steps)
+    write_bytes(Path(task.gradients), found.model_dump_json(indent=1).encode())
+    return f"gradients: done, {found.samples} samples"
+
+
+def tasks(arguments: argparse.Namespace, settings: Settings) -> list[Task]:
+    """What is left to do: runs whose last step is not committed, and gradients where they were not measured."""
+    deadline = time.time() + arguments.seconds
+    runs = plan_runs(arguments.arms, arguments.seeds)
+    store = Store.open(arguments.store, create=True)
+    left = []
+    for run in runs:
+        recipe = arm_recipe(run, settings, CONFIGS)
+        if RunView(store, run.run_id).summary(recipe.iterations) is None:
+            left.append(Task(str(arguments.store), run.run_id, recipe.model_dump_json(), deadline))
+    path = arguments.out / "gradients.json"
+    if arguments.gradients and not path.exists():
+        recipe = arm_recipe(runs[0], settings, CONFIGS)
+        call = (str(arguments.store), "gradients", recipe.model_dump_json(), deadline)
+        left.insert(0, Task(*call, gradients=str(path), samples=arguments.gradients))
+    elif arguments.gradients:
+        print(f"gradients: used again from {path}", flush=True)
+    done = len(runs) - sum(not task.gradients for task in left)
+    print(f"{done} of {len(runs)} runs are done already", flush=True)
+    return left
+
+
+def execute(left: list[Task], parallel: int) -> bool:
+    """Do all tasks, so many at a time; returns whether none failed."""
+    good = True
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=parallel, mp_context=context) as pool:
+        waiting: set[Future[str]] = {pool.submit(work, task) for task in left}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                said = future.result()
+                good &= "FAILED" not in said
+                print(said, flush=True)
+    return good
+
+
+def read_records(store: Store, runs: list[PlannedRun]) -> list[RunRecord]:
+    """What runs have committed, with their modelled cost; runs that were not begun are named and left out."""
+    from solrl_tasks.bench.comparison.work import model_work
+
+    records, flops = [], None
+    for run in runs:
+        view = RunView(store, run.run_id)
+        config = view.recorded()
+        if config is None:
+            print(f"{run.run_id}: not begun", flush=True)
+            continue
+        recipe = Recipe.model_validate(config)
+        flops = flops or _flops(recipe)
+        summaries = [Summary.model_validate(one) for one in view.summaries().values()]
+        records.append(RunRecord(run, recipe.rewards[0].name, model_work(recipe, flops).total, summaries))
+    return records
+
+
+def _flops(recipe: Recipe) -> Any:
+    import torch
+
+    from solrl_tasks.bench.flops import count_flops
+    from solrl_tasks.workers.device import Device
+
+    device = Device(recipe.model, torch.device("cpu"))
+    return count_flops(device.family, device.resident.embeddings.get(("a picture",)))
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Read, compare, print, draw."""
+    from solrl_tasks.bench.comparison.gradients import GradientCosines
+    from solrl_tasks.bench.comparison.report import compare
+    from solrl_tasks.bench.comparison.tables import page, plots
+    from solrl_tasks.bench.comparison.work import RATE
+
+    store = Store.open(arguments.store, create=False)
+    found = compare(read_records(store, plan_runs(arguments.arms, arguments.seeds)))
+    path = arguments.out / "gradients.json"
+    gradients = GradientCosines.model_validate_json(path.read_text()) if path.exists() else None
+    found = found.model_copy(update={"gradients": gradients, "bf16_rate": RATE})
+    text = page(found)
+    print(text)
+    (arguments.out / "report.md").write_text(text)
+    (arguments.out / "report.json").write_text(found.model_dump_json(indent=1))
+    for name, picture in plots(found).items():
+        (arguments.out / f"{name}.png").write_bytes(picture)
+
+
+def main() -> None:
+    """Run what is left, then report."""
+    arguments = _arguments()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    settings = Settings(
+        iterations=arguments.iterations,
+        candidates=arguments.candidates,
+        keep=arguments.keep,
+        optimizer_steps=arguments.optimizer_steps,
+        every=arguments.every,
+        micro_batch=arguments.micro_batch,
+        execution=arguments.execution,
+        changes=dict(_override(text) for text in arguments.set),
+    )
+    good = arguments.report or execute(tasks(arguments, settings), arguments.parallel)
+    try:
+        report(arguments)
+    except NothingToCompareError as error:
+        sys.exit(f"no report: {error}")
+    sys.exit(0 if good else 1)
+
+
+def _override(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, yaml.safe_load(value)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), metavar="ARM", help=f"of {', '.join(ARMS)}")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=30)
+    parser.add_argument("--candidates", type=int, default=96, help="explored by two-stage selection")
+    parser.add_argument("--keep", type=int, default=24, help="trained on, of each prompt")
+    parser.add_argument("--optimizer-steps", type=int, default=8, help="of an iteration, for all objectives")
+    parser.add_argument("--every", type=int, default=3, help="iterations between evaluations")
+    parser.add_argument("--micro-batch", type=int, help="rows of a forward and backward pass; the recipes' by default")
+    parser.add_argument("--execution", choices=("eager", "compiled"), default="eager")
+    parser.add_argument("--gradients", type=int, default=32, help="samples whose gradients are compared; 0 is none")
+    parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--report", action="store_true", help="only read what was committed")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
