@@ -1,7 +1,8 @@
 # make demo   a training run from nothing: environment, servers, run, table
-# make test   linters, types and every test
+# make test   linters, types and every test, by WORKERS=2 processes
 # make clean  remove the environment and the caches, not the results
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -15,7 +16,7 @@ test: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --numprocesses $(WORKERS)
 
 format: install-dev
 	$(BIN)/ruff check --fix .

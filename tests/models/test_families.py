@@ -201,7 +201,8 @@ def test_what_can_be_known_without_loading(name, monkeypatch):
     monkeypatch.setattr("solrl_tasks.models.families.pipeline.load_pipeline", None)
     cls, spec = type(family), family.spec
     assert cls.latent_shape_of(spec) == family.latent_shape
-    assert cls.numerics(spec, "cpu") == {"text": "float32", "transformer": "float32", "vae": "float32"}
+    precise = {"text": "float32", "transformer": "float32", "vae": "float32", "decode": "eager"}
+    assert cls.numerics(spec, "cpu") == precise
     assert cls.numerics(spec, "sm_90")["vae"].startswith("bfloat16")
     assert [cls.grid_of(spec, steps) for steps in (1, 6)] == [family.sigmas(steps) for steps in (1, 6)]
     assert cls.text_key(spec, "cpu") == cls.text_key(spec.model_copy(update={"text_encoders": "keep"}), "cpu")
