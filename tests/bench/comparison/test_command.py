@@ -1,52 +1,94 @@
 """The command itself: runs, stops, goes on, reports without a device."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "benchmarks" / "objective_comparison.py"
 SMALL = (
     "model.resolution=32", "prompts.per_iteration=1", "regenerate.steps=3", "explore.steps=2", "update.micro_batch=8",
     "update.times_per_sample=2", "update.lora.rank=2", "evaluate.prompts=1", "evaluate.seeds=2",
-    "evaluate.sampling.steps=2", "evaluate.sampling.chunk=2",
+    "evaluate.sampling.steps=2", "evaluate.sampling.chunk=2", "rewards=[{name: colourfulness}]",
 )  # fmt: skip
 
 
 @pytest.fixture
-def compare(micro_model, tmp_path):
-    def call(*more, iterations=2):
-        script = str(ROOT / "benchmarks" / "objective_comparison.py")
+def words(micro_model, tmp_path):
+    def make(*more, iterations=2):
         sizes = ("--seeds", "1", "--iterations", str(iterations), "--every", "1", "--candidates", "4", "--keep", "2")
         where = ("--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--parallel", "1")
-        small = ("--optimizer-steps", "2", "--gradients", "1", "--set", f"model.source={micro_model}", *SMALL)
-        words = [sys.executable, script, *where, "--arms", "ram", "flow-grpo", *sizes, *more, *small]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-        return subprocess.run(
-            words, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=500
-        )
+        few = ("--arms", "ram", "flow-grpo", "--optimizer-steps", "2", "--gradients", "1")
+        return [str(SCRIPT), *where, *few, *sizes, *more, "--set", f"model.source={micro_model}", *SMALL]
 
-    return call
+    return make
+
+
+@pytest.fixture
+def compare(words, monkeypatch, capsys):
+    """The command in this process, tasks one after another; returns exit status and what was printed."""
+    spec = importlib.util.spec_from_file_location("objective_comparison", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "objective_comparison", module)
+    spec.loader.exec_module(module)
+
+    def in_turn(left, _):
+        said = [module.work(task) for task in left]
+        print(*said, sep="\n")
+        return not any("FAILED" in one for one in said)
+
+    monkeypatch.setattr(module, "execute", in_turn)
+    threads = torch.get_num_threads()
+
+    def call(*more, iterations=2):
+        monkeypatch.setattr(sys, "argv", words(*more, iterations=iterations))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            module.main()
+        return end.value.code, capsys.readouterr().out
+
+    yield call
+    torch.set_num_threads(threads)
+
+
+def test_runs_go_on_and_are_used_again_and_the_report_needs_no_device(compare, tmp_path):
+    code, said = compare(iterations=1)
+    assert code == 0, said
+    assert said.count("done at iteration 1") == 4 and "gradients: done, 1 samples" in said
+    code, said = compare()
+    assert code == 0, said
+    assert "0 of 4 runs are done already" in said
+    assert said.count("done at iteration 2") == 4 and "gradients: used again" in said
+    out = tmp_path / "out"
+    before = (out / "report.md").read_text()
+    assert "| ram | two-stage | 1 | 2 | 4 |" in before and "| flow-grpo | plain | 1 | 2 | 4 |" in before
+    code, said = compare()
+    assert code == 0 and "4 of 4 runs are done already" in said and "done at" not in said
+    (out / "report.md").unlink()
+    code, said = compare("--report")
+    assert code == 0 and "done" not in said
+    assert (out / "report.md").read_text() == before
+    assert len(list(out.glob("*.png"))) == 7
+
+
+def test_a_run_that_fails_ends_no_other(compare):
+    assert compare("--arms", "ram", "--gradients", "0", iterations=1)[0] == 0
+    # A run that exists cannot go on with other settings.
+    code, said = compare("--arms", "ram", "awm", "--gradients", "0", "--optimizer-steps", "3")
+    assert code == 1
+    assert said.count("FAILED") == 2 and "update.optimizer_steps" in said
+    assert said.count("done at iteration 2") == 2 and "| awm | two-stage | 1 | 2 | 6 |" in said
 
 
 @pytest.mark.slow
-def test_runs_stop_go_on_and_are_used_again(compare, tmp_path):
-    nothing = compare("--seconds", "0")
-    assert nothing.returncode == 1 and "not begun" in nothing.stdout
-    assert "no report: 0 of 0 runs" in nothing.stderr and "Traceback" not in nothing.stderr
-    first = compare(iterations=1)
-    assert first.returncode == 0, first.stderr
-    assert first.stdout.count("done at iteration 1") == 4 and "gradients: done, 1 samples" in first.stdout
-    grown = compare()
-    assert grown.returncode == 0, grown.stderr
-    assert grown.stdout.count("done at iteration 2") == 4 and "gradients: used again" in grown.stdout
-    before = (tmp_path / "out" / "report.md").read_text()
-    assert "| ram | two-stage | 1 | 2 | 4 |" in before
-    again = compare()
-    assert "4 of 4 runs are done already" in again.stdout and "done at" not in again.stdout
-    only_read = compare("--report")
-    assert only_read.returncode == 0, only_read.stderr
-    assert (tmp_path / "out" / "report.md").read_text() == before
-    assert len(list((tmp_path / "out").glob("*.png"))) == 7
+def test_processes_stop_in_time_and_what_is_not_there_yet_is_said(words, tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *words("--seconds", "0")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 1 and done.stdout.count("not begun") >= 4
+    assert "no report: 0 of 0 runs" in done.stderr and "Traceback" not in done.stderr
