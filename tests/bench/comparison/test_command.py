@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "benchmarks" / "objective_comparison.py"
 SMALL = (
@@ -85,7 +86,6 @@ def test_a_run_that_fails_ends_no_other(compare):
     assert said.count("done at iteration 2") == 2 and "| awm | two-stage | 1 | 2 | 6 |" in said
 
 
-@pytest.mark.slow
 def test_processes_stop_in_time_and_what_is_not_there_yet_is_said(words, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *words("--seconds", "0")]
