@@ -46,14 +46,20 @@ class EndpointOptions(Frozen):
 
     @model_validator(mode="after")
     def _url_is_fit(self) -> Self:
+        if not self.url.isprintable():
+            raise ValueError("url holds a character that cannot be printed: remove it")
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url {self.url!r} must begin with https:// or http:// and name a host")
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             raise ValueError(
                 "url must hold neither a user, a password nor a query, which would stand in recipes and logs: give the "
                 "token by token_env"
             )
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url {self.url!r} must begin with https:// or http:// and name a host")
+        try:
+            httpx.URL(self.url, port=parts.port)
+        except (ValueError, httpx.InvalidURL) as error:
+            raise ValueError(f"url {self.url!r} cannot be asked: {error}") from error
         if parts.scheme == "http" and not is_loopback(parts.hostname) and not self.insecure:
             raise ValueError(
                 f"url {self.url!r} would send images and token unencrypted to another machine: use https, or set "
