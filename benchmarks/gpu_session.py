@@ -22,6 +22,8 @@ SOLRL = (sys.executable, "-c", "from flows.cli import main; main()")
 FAMILIES = ("flux", "sd3", "sana")
 STOP_SECONDS = 40
 """For a command to stop what it started, before it is killed."""
+AS_IN_RECIPES = {"sd3": ("--set", "shift=3")}
+"""Fields of the model that the family's recipes set: dpm2 refuses the grid that SD3's pipeline comes with."""
 LARGE = {"flux": "6", "sd3": "6", "sana": "24"}
 """Images together at 1024 px."""
 
@@ -39,7 +41,7 @@ def full_steps() -> list[Step]:
     """At full size."""
     steps = []
     for family in FAMILIES:
-        of = ("--family", family)
+        of = ("--family", family, *AS_IN_RECIPES.get(family, ()))
         heavy = {"flux": 1.0, "sd3": 0.6, "sana": 0.4}[family]
         steps += [
             Step(f"{family}-rollout", ("rollout", *of, "--profile"), 60 + 380 * heavy),
