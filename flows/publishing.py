@@ -42,6 +42,12 @@ def read_summaries(view: RunView) -> list[Summary]:
     return [Summary.model_validate(summary) for summary in view.summaries().values()]
 
 
+def reward_names(view: RunView) -> list[str]:
+    """What a run trains on and watches, in the order of its recipe."""
+    recipe = Recipe.model_validate(view.config)
+    return [reward.name for reward in (*recipe.rewards, *recipe.evaluate.rewards)]
+
+
 def describe(store: Store, view: RunView) -> RunFacts:
     """What MLflow is told of a run besides its summaries; device and versions are those of its first pool."""
     recipe = Recipe.model_validate(view.config)

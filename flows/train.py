@@ -116,7 +116,7 @@ def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
 
 def _conclusion(session: "Session") -> str:
     """One line on what the run came to: the held-out rewards, first and last, and the gain on equal seeds."""
-    from flows.publishing import read_summaries
+    from flows.publishing import read_summaries, reward_names
     from solrl_tasks.tracking.terminal import eval_names, value
 
     summaries = [
@@ -128,5 +128,5 @@ def _conclusion(session: "Session") -> str:
     return "; ".join(
         f"held-out {name} {value(first, f'eval/{name}')} -> {value(last, f'eval/{name}')}, "
         f"gain {value(last, f'eval/gain_{name}')}"
-        for name in eval_names(summaries)
+        for name in eval_names(summaries, reward_names(session.run))
     )

@@ -103,7 +103,7 @@ def rollout(
     from solrl_tasks.workers.numerics import default_device
 
     device = default_device()
-    together = chunk or chunk_of(family)
+    together = chunk or min(chunk_of(family), candidates)
     request = checked(
         lambda: RolloutRequest(
             model=model_of(family, source, resolution, max_sequence_length, fields),
@@ -255,7 +255,7 @@ def iteration(
             keep=keep,
             explore_steps=explore_steps,
             full_steps=full_steps,
-            chunk=chunk or chunk_of(family),
+            chunk=chunk or min(chunk_of(family), candidates),
             held_out=held_out,
             audit=audit,
             micro_batch=micro_batch,

@@ -36,7 +36,9 @@ EngineOption = Annotated[
     list[str] | None,
     typer.Option("--option", help="Option of an engine, such as fp8.execution=eager; may be repeated."),
 ]
-Chunk = Annotated[int | None, typer.Option("--chunk", min=1, help="Images together.  [default: the family's]")]
+Chunk = Annotated[
+    int | None, typer.Option("--chunk", min=1, help="Images together.  [default: the family's, at most the candidates]")
+]
 Candidates = Annotated[int, typer.Option("--candidates", min=1, help="Explored seeds of a prompt.")]
 KeepSeeds = Annotated[int, typer.Option("--keep", min=1, help="Kept seeds of a prompt.")]
 ExploreSteps = Annotated[int, typer.Option("--explore-steps", min=1, help="Steps of the exploration.")]

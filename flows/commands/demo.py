@@ -114,7 +114,7 @@ def _drain() -> None:
 
 
 def _show(settings: Settings, run_id: str) -> "list[Summary]":
-    from flows.publishing import device_kind, first_record, read_summaries
+    from flows.publishing import device_kind, first_record, read_summaries, reward_names
     from solrl_tasks.store.root import Store
     from solrl_tasks.store.runs import view_run
     from solrl_tasks.tracking.terminal import results
@@ -122,7 +122,7 @@ def _show(settings: Settings, run_id: str) -> "list[Summary]":
     store = Store(settings.store_root)
     view = view_run(store, run_id)
     summaries = read_summaries(view)
-    console.print(results(summaries, device_kind(first_record(store, view))))
+    console.print(results(summaries, device_kind(first_record(store, view)), reward_names(view)))
     return summaries
 
 

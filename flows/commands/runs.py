@@ -46,7 +46,7 @@ def show(
     home: Home = None,
 ) -> None:
     """Show every metric of every iteration, with standard errors where there are any."""
-    from flows.publishing import device_kind, first_record, read_summaries
+    from flows.publishing import device_kind, first_record, read_summaries, reward_names
     from solrl_tasks.store.runs import view_run
     from solrl_tasks.tracking.terminal import metrics_table, results
 
@@ -68,7 +68,7 @@ def show(
         console.print(metrics_table(summary))
         for note in summary.notes:
             say(f"  note: {note}")
-    console.print(results(summaries, device_kind(first_record(store, view))))
+    console.print(results(summaries, device_kind(first_record(store, view)), reward_names(view)))
     pictures = [view.iteration_dir(s.step) / name for s in summaries for name in s.images]
     if pictures:
         say(f"Pictures: {pictures[-1]}" + (f" and {len(pictures) - 1} before it" if pictures[:-1] else ""))

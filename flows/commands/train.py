@@ -23,11 +23,14 @@ def train(
 ) -> None:
     """Train by a recipe of your own, here and now. The same command goes on where it stopped."""
     from flows.parameters import read_recipe
-    from solrl_tasks.stages.session import prepare
+    from solrl_tasks.stages.session import prepare, require_engines
+    from solrl_tasks.workers.numerics import default_device
 
     recipe, base = read_recipe(config, {"iterations": iterations})
     try:
-        prepare(recipe, base)  # a recipe that cannot be used must not wait for servers to be told so
+        # A recipe that cannot be used must not wait for servers to be told so.
+        prepare(recipe, base)
+        require_engines(recipe, default_device())
     except (ValueError, LookupError) as error:
         raise UserError(f"{config}: {error}") from error
     name = run_id or Path(config).stem

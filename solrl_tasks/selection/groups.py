@@ -92,6 +92,6 @@ def _check(scores: NDArray[np.float64], seeds: NDArray[np.uint64], keep: int) ->
         raise ValueError(f"keep is {keep}, but must be 1 to {candidates}, the candidates of each prompt")
     if not np.isfinite(scores).any():
         raise NoValidCandidateError(
-            f"none of {scores.size} candidates ({prompts} prompts x {candidates}) has a finite score: "
-            "see the failures that the rewards listed; nothing can be selected"
+            f"none of {scores.size} candidates ({prompts} prompts x {candidates}) has a finite score, "
+            "so nothing can be selected: the stage that scored them noted why"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from solrl_tasks.stages.jobs import PoolJob
-from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.outcome import StageOutcome, failure_note
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.thumbnails import make_thumbnails
 from solrl_tasks.store.blocks import Block
@@ -47,6 +47,8 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
         },
     )
     session.reporter.stage_finished(job.step, outcome)
+    if failures:
+        session.reporter.note(failure_note(job.stage, failures))
     return outcome
 
 

@@ -1,5 +1,6 @@
 """What a stage reports."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -30,3 +31,8 @@ class StageOutcome(Frozen):
     device_seconds: float = 0.0
     attributed_seconds: float = 0.0
     details: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+def failure_note(stage: str, failures: Sequence[str]) -> str:
+    """What a person is told of images that could not be scored."""
+    return f"{stage}: images could not be scored, the first failure was: {failures[0]}"

@@ -7,7 +7,7 @@ from contextlib import closing
 import torch
 
 from solrl_tasks.stages.jobs import SamplesJob
-from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.outcome import StageOutcome, failure_note
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.records import environment_record
@@ -37,6 +37,8 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
         details={"blocks_computed": len(blocks), "failures": list(failures[:20])},
     )
     session.reporter.stage_finished(job.step, outcome)
+    if failures:
+        session.reporter.note(failure_note(job.stage, failures))
     return outcome
 
 

@@ -111,6 +111,16 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
     return Prepared(recipe, train, heldout)
 
 
+def require_engines(recipe: Recipe, device: torch.device) -> None:
+    """Refuse a recipe with an engine that ``device`` cannot run.
+
+    Raises:
+        EngineError: there is one; the message names those that can run.
+    """
+    for sampling in samplings(recipe):
+        require_engine(sampling.engine.name, device)
+
+
 @contextmanager
 def open_session(
     root: Path, run_id: str, recipe: Recipe, reporter: Reporter | None = None, base: Path | None = None
@@ -133,8 +143,7 @@ def open_session(
     """
     prepared = prepare(recipe, base)
     device = default_device()
-    for sampling in samplings(prepared.recipe):
-        require_engine(sampling.engine.name, device)
+    require_engines(prepared.recipe, device)
     _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
     worker = InlineWorker(prepared.recipe.model, device, store.root / "cache" / "embeddings")

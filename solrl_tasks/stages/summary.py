@@ -11,7 +11,7 @@ from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.stages.comparison import Comparison, comparison_metrics, policy_metrics
 from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.evaluate import estimate
-from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.outcome import StageOutcome, failure_note
 from solrl_tasks.stages.plan import plan_baseline
 from solrl_tasks.stages.ranks import audit_metrics, kept_metrics
 from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sample_scores
@@ -192,5 +192,5 @@ def _notes(outcomes: Iterable[StageOutcome]) -> list[str]:
     for outcome in outcomes:
         failures = outcome.details.get("failures")
         if isinstance(failures, list) and failures:
-            notes.append(f"{outcome.stage}: {len(failures)} images could not be scored, the first: {failures[0]}")
+            notes.append(failure_note(outcome.stage, [str(failure) for failure in failures]))
     return notes

@@ -143,17 +143,18 @@ class RichReporter:
             self._console.print(line, no_wrap=True, overflow="ellipsis")
 
 
-def results(summaries: Sequence[Summary], device_kind: str) -> RenderableType:
+def results(summaries: Sequence[Summary], device_kind: str, rewards: Sequence[str] = ()) -> RenderableType:
     """What a run came to: rewards and ranks by iteration, seconds by stage, and what it cost.
 
     Args:
         device_kind: ``cpu`` or ``cuda``; hours of a CPU are called so.
+        rewards: names in the recipe's order, in which held-out rewards stand; the gain shown is that of the first.
     """
     if not summaries:
         return Text("no iteration is finished yet")
     parts: list[RenderableType] = [
         Text("\nRewards and ranks", "bold"),
-        _reward_table(summaries),
+        _reward_table(summaries, rewards),
         Text(f"{_legend(summaries)}\n", "dim"),
         Text("Seconds by stage", "bold"),
         _seconds_table(summaries),
@@ -180,10 +181,11 @@ def hours_name(device_kind: str) -> str:
     return "GPU-hours" if device_kind == "cuda" else "CPU device-hours (no GPU)"
 
 
-def eval_names(summaries: Sequence[Summary]) -> list[str]:
-    """The held-out rewards that some iteration has, without the prefix ``eval/``."""
+def eval_names(summaries: Sequence[Summary], rewards: Sequence[str] = ()) -> list[str]:
+    """The held-out rewards that some iteration has, without the prefix ``eval/``; those of ``rewards`` in its order."""
     names = dict.fromkeys(name for summary in summaries for name in sorted(summary.metrics))
-    return [n.removeprefix("eval/") for n in names if n.startswith("eval/") and not n.startswith("eval/gain_")]
+    found = [n.removeprefix("eval/") for n in names if n.startswith("eval/") and not n.startswith("eval/gain_")]
+    return sorted(found, key=lambda name: rewards.index(name) if name in rewards else len(rewards))
 
 
 def value(summary: Summary, name: str, digits: int = 3) -> str:
@@ -195,10 +197,10 @@ def value(summary: Summary, name: str, digits: int = 3) -> str:
     return shown if error is None else f"{shown} ± {error:.{digits}f}"
 
 
-def _reward_table(summaries: Sequence[Summary]) -> Table:
+def _reward_table(summaries: Sequence[Summary], order: Sequence[str]) -> Table:
     rewards = {"reward\nproxy": "reward/proxy", "reward\nBF16": "reward/bf16"}
     ranks = {"rank\nkept": "rank/kept_spearman", "rank\naudited": "rank/audit_spearman"}
-    names = eval_names(summaries)
+    names = eval_names(summaries, order)
     held_out = {f"held-out\n{name}": f"eval/{name}" for name in names}
     gains = {f"gain\n{name}": f"eval/gain_{name}" for name in names[:1]}
     held_out |= {title: name for title, name in gains.items() if any(name in summary.metrics for summary in summaries)}

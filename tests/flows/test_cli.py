@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from solrl_tasks.store.root import Store
@@ -153,6 +154,7 @@ def test_an_error_of_the_program_keeps_its_traceback(finished: Finished):
         ("select: {keep: 200}", "select.keep is 200"),
         ("rewards: [{name: nowhere}]", "unknown reward 'nowhere'"),
         ("model: {source: no/such/folder}", "no/such/folder"),
+        ("explore: {engine: {name: nvfp4}}", "engine 'nvfp4' cannot run on"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_refused_before_any_server(
@@ -162,6 +164,7 @@ def test_a_recipe_that_cannot_be_used_is_refused_before_any_server(
         raise AssertionError("a server was wanted")
 
     monkeypatch.setattr("flows.commands.demo.running_servers", never)
+    monkeypatch.setattr("solrl_tasks.workers.numerics.default_device", lambda: torch.device("cpu"))
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(text)
     said = solrl("train", recipe, "--home", tmp_path / "home")

@@ -10,6 +10,7 @@ from solrl_tasks.rewards.base import RewardError
 from solrl_tasks.selection.groups import NoValidCandidateError
 from solrl_tasks.stages import session as sessions
 from solrl_tasks.stages.iteration import run_all
+from solrl_tasks.stages.reporter import SilentReporter
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.stages.update import NothingToLearnError
 from solrl_tasks.store.pool import Pool
@@ -72,6 +73,13 @@ def test_an_invalid_candidate_is_never_kept_and_is_counted(run, reward):
     assert summary.metrics["reward/proxy"] == pytest.approx(np.nanmean(np.nanmean(scores, axis=1)))
     assert any("could not be scored" in note for note in summary.notes)
     assert all(math.isfinite(value) for value in (*summary.metrics.values(), *summary.stderr.values()))
+
+
+def test_why_images_have_no_score_is_told_as_soon_as_the_stage_ends(run, monkeypatch):
+    told = []
+    monkeypatch.setattr(SilentReporter, "note", lambda _, message: told.append(message))
+    run("raising")
+    assert any(message.startswith("explore: images could not be scored, the first failure was: ") for message in told)
 
 
 def test_an_exception_costs_the_image_and_not_its_batch(run):

@@ -154,3 +154,12 @@ def test_values_with_and_without_error(make_summary):
     assert value(summary, "eval/scene") == "0.310 ± 0.011"
     assert value(summary, "rank/kept_spearman", 2) == "0.70"
     assert value(summary, "rank/audit_spearman") == "-"
+
+
+def test_held_out_rewards_stand_in_the_recipes_order_and_the_first_has_its_gain_shown(make_summary):
+    metrics = {f"eval/{name}": 0.5 for name in ("a", "b", "c")} | {f"eval/gain_{name}": 0.1 for name in ("a", "b", "c")}
+    summary = make_summary(1, metrics=metrics)
+    assert eval_names([summary], ["c", "a"]) == ["c", "a", "b"]
+    titles = show(results([summary], "cpu", ["c", "a"])).splitlines()
+    named = next(line for line in titles if line.split()[:1] == ["iter"])
+    assert named.split()[-4:] == ["c", "a", "b", "c"]
