@@ -93,6 +93,6 @@ def _check(scores: NDArray[np.float64], seeds: NDArray[np.uint64], keep: int) ->
     if not np.isfinite(scores).any():
         raise NoValidCandidateError(
             f"none of {scores.size} candidates ({prompts} prompts x {candidates}) has a finite score, "
-            "so nothing can be selected: the stage that scored them noted why. Scores are kept by name and version, so a "
+            "so nothing can be selected: the stage that scored them noted why. Scores are kept by name and version: a "
             "reward whose own code did not change needs another version to be asked again"
         )
