@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from solrl_tasks.engines.base import EngineError
 from solrl_tasks.engines.kernels import rows
-from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
+from solrl_tasks.engines.layers import MatmulLayer, RowsLayer
 from solrl_tasks.engines.numerics import fp8
 from solrl_tasks.engines.numerics.fp8 import E4M3, Quantized
 
@@ -29,7 +28,7 @@ class QuantizedRows:
         self.dtype = dtype
 
 
-class Fp8Layer(RolloutLayer):
+class Fp8Layer(RowsLayer):
     """A Linear or 1x1 convolution layer of which both operands are E4M3 values with a scale a row.
 
     On CUDA the product is ``torch._scaled_mm`` with fast accumulation, rounded to bfloat16; elsewhere it is emulated in
@@ -44,13 +43,12 @@ class Fp8Layer(RolloutLayer):
     weight_scale: Tensor
 
     def __init__(self, source: MatmulLayer, fused: bool) -> None:
-        super().__init__()
+        super().__init__(source)
         count, columns, device = *source.weight.shape[:2], source.weight.device
         self.register_buffer("weight", torch.empty(count, columns, dtype=E4M3, device=device), persistent=False)
         self.register_buffer("weight_scale", torch.empty(1, count, device=device), persistent=False)
         self.bias = source.bias
         self._quantize = rows.quantize_rows if fused else fp8.quantize_rows
-        self._convolution = isinstance(source, nn.Conv2d)
 
     def extra_repr(self) -> str:
         return f"in={self.weight.shape[1]}, out={self.weight.shape[0]}, dtype={self.weight.dtype}"
@@ -67,13 +65,9 @@ class Fp8Layer(RolloutLayer):
         come last for a convolution too, in the result as well."""
         if isinstance(x, QuantizedRows):
             return self._multiply(x)
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise EngineError("rollout engines give no gradients: call them under torch.no_grad()")
-        if self._convolution:
-            return self._linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return self._linear(x)
+        return self.over_rows(x)
 
-    def _linear(self, x: Tensor) -> Tensor:
+    def _rows(self, x: Tensor) -> Tensor:
         return self._multiply(QuantizedRows(self._quantize(x), x.shape, x.dtype))
 
     def _multiply(self, x: QuantizedRows) -> Tensor:

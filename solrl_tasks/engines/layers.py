@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from solrl_tasks.engines.base import EngineError
+
 MatmulLayer = nn.Linear | nn.Conv2d
 
 
@@ -32,6 +34,34 @@ class RolloutLayer(nn.Module, ABC):
             delta: float32, of the same shape.
         """
         self.load(base.float() if delta is None else base + delta)
+
+
+class RowsLayer(RolloutLayer):
+    """A layer that quantises its input by rows, and so wants the columns last.
+
+    Args:
+        source: the base layer.
+    """
+
+    def __init__(self, source: MatmulLayer) -> None:
+        super().__init__()
+        self._convolution = isinstance(source, nn.Conv2d)
+
+    def over_rows(self, x: Tensor) -> Tensor:
+        """The layer of x [..., columns], or [batch, columns, height, width] for a convolution.
+
+        Raises:
+            EngineError: a gradient is asked for.
+        """
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise EngineError("rollout engines give no gradients: call them under torch.no_grad()")
+        if self._convolution:
+            return self._rows(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self._rows(x)
+
+    @abstractmethod
+    def _rows(self, x: Tensor) -> Tensor:
+        """The layer of x [..., columns]: [..., outputs]."""
 
 
 class MergedLayer(RolloutLayer):

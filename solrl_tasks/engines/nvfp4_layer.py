@@ -4,10 +4,9 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from solrl_tasks.engines.base import EngineError
-from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
+from solrl_tasks.engines.layers import MatmulLayer, RowsLayer
 from solrl_tasks.engines.numerics.nvfp4 import (
     BlockShape,
     Quantized,
@@ -82,7 +81,7 @@ class ActivationQuantizer:
         return self._memory[: rows.numel()].view(rows.shape)
 
 
-class NVFP4Layer(RolloutLayer):
+class NVFP4Layer(RowsLayer):
     """A Linear or 1x1 convolution layer of which both operands are NVFP4 values::
 
         y = fl(fl(matmul(code_x * ds_x, code_w * ds_w) * fl(gd_x * gd_w)) + bias), in the dtype of x
@@ -108,7 +107,7 @@ class NVFP4Layer(RolloutLayer):
         dtype: torch.dtype,
         weights: WeightQuantizer = quantize_weight,
     ) -> None:
-        super().__init__()
+        super().__init__(source)
         rows, columns, device = *source.weight.shape[:2], source.weight.device
         self.register_buffer("weight", torch.empty(rows, columns, dtype=dtype, device=device), persistent=False)
         self.register_buffer("weight_scale", torch.empty((), device=device), persistent=False)
@@ -116,7 +115,6 @@ class NVFP4Layer(RolloutLayer):
         self._block: BlockShape = block
         self._quantizer = quantizer
         self._quantize_weight = weights
-        self._convolution = isinstance(source, nn.Conv2d)
 
     def extra_repr(self) -> str:
         return f"in={self.weight.shape[1]}, out={self.weight.shape[0]}, block={self._block}"
@@ -126,13 +124,9 @@ class NVFP4Layer(RolloutLayer):
         self.weight_scale.copy_(quantized.scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise EngineError("rollout engines give no gradients: call them under torch.no_grad()")
-        if self._convolution:
-            return self._linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return self._linear(x)
+        return self.over_rows(x)
 
-    def _linear(self, x: Tensor) -> Tensor:
+    def _rows(self, x: Tensor) -> Tensor:
         quantized = self._quantizer(x)
         y = _matmul_float32(quantized.values, self.weight)
         scale = quantized.scale * self.weight_scale

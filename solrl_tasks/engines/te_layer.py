@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from solrl_tasks.engines.base import EngineError
-from solrl_tasks.engines.layers import MatmulLayer, RolloutLayer
+from solrl_tasks.engines.layers import MatmulLayer, RowsLayer
 
 PACKAGE: Final = "transformer_engine"
 MINIMUM: Final = (2, 20)
@@ -90,7 +90,7 @@ def why_not(weight: Tensor, recipe: Recipe) -> str | None:
     return None
 
 
-class TELayer(RolloutLayer):
+class TELayer(RowsLayer):
     """A Linear or 1x1 convolution layer computed by a ``transformer_engine.pytorch.Linear``.
 
     Its weight exists only quantised, in storage that a ``load`` fills again. No module owns that storage, as no buffer
@@ -103,7 +103,7 @@ class TELayer(RolloutLayer):
     """
 
     def __init__(self, source: MatmulLayer, recipe: Recipe, built: Any) -> None:
-        super().__init__()
+        super().__init__(source)
         engine = load_transformer_engine()
         outputs, inputs = source.weight.shape[:2]
         # Without gradients only what a forward needs is quantised. The initial weight is never used; left to itself
@@ -125,7 +125,6 @@ class TELayer(RolloutLayer):
         self._row_multiple = recipe.row_multiple
         self._features = inputs, outputs
         self._dtype = source.weight.dtype
-        self._convolution = isinstance(source, nn.Conv2d)
         # Around nn.Module, which would register it.
         self.__dict__["_linear"] = linear
 
@@ -147,14 +146,10 @@ class TELayer(RolloutLayer):
 
     def compute(self, x: Tensor) -> Tensor:
         """What ``forward`` gives, never compiled."""
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise EngineError("rollout engines give no gradients: call them under torch.no_grad()")
-        if self._convolution:
-            return self._multiply(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return self._multiply(x)
+        return self.over_rows(x)
 
     @torch.no_grad()
-    def _multiply(self, x: Tensor) -> Tensor:
+    def _rows(self, x: Tensor) -> Tensor:
         inputs, outputs = self._features
         rows = x.reshape(-1, inputs).to(self._dtype)
         count = rows.shape[0]
