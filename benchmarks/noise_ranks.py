@@ -15,9 +15,9 @@ from solrl_tasks.analysis.estimates import Estimate
 from solrl_tasks.analysis.plots import Series, noise_curve
 from solrl_tasks.config.load import load_recipe
 from solrl_tasks.config.stochastic import Stochastic, Window
-from solrl_tasks.stages.noise_study import NoisyRanks, measure_noise
 from solrl_tasks.stages.session import open_session
-from solrl_tasks.stages.study import base_study
+from solrl_tasks.studies.noise import NoisyRanks, measure_noise
+from solrl_tasks.studies.rank_fidelity import base_study
 
 LAST = "the last 3 noisy steps"
 DRAWN = "3 steps drawn in the first half"

@@ -13,7 +13,7 @@ from pathlib import Path
 from solrl_tasks.analysis.plots import Series, rank_curve
 from solrl_tasks.config.load import load_recipe
 from solrl_tasks.stages.session import open_session
-from solrl_tasks.stages.study import RankFidelity, base_study, measure_ranks
+from solrl_tasks.studies.rank_fidelity import RankFidelity, base_study, measure_ranks
 
 
 def main() -> None:

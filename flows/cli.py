@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from flows.commands import bench, pools, prompts, reward, runs, track
+from flows.commands import bench, pools, prompts, reward, runs, study, track
 from flows.commands.convert import convert
 from flows.commands.demo import demo
 from flows.commands.doctor import doctor
@@ -29,6 +29,7 @@ app.add_typer(pools.app, name="pools")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(bench.app, name="bench")
 app.add_typer(reward.app, name="reward")
+app.add_typer(study.app, name="study")
 app.command()(evaluate)
 app.command()(export)
 app.command()(convert)

@@ -17,7 +17,7 @@ from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
     from solrl_tasks.analysis.estimates import Estimate
-    from solrl_tasks.stages.study import RankFidelity
+    from solrl_tasks.studies.rank_fidelity import RankFidelity
 
 Step = Annotated[int, Field(ge=0, le=100_000)] | SkipJsonSchema[None]
 Steps = Annotated[list[Annotated[int, Field(ge=1, le=200)]], Field(min_length=1)]
@@ -64,9 +64,9 @@ def _study(
     from solrl_tasks.stages.recorded import StudyError, recorded_policy
     from solrl_tasks.stages.session import open_session
     from solrl_tasks.stages.specs import BASE
-    from solrl_tasks.stages.study import base_study, measure_ranks
     from solrl_tasks.stages.tasks import call_as_task
     from solrl_tasks.store.keys import digest
+    from solrl_tasks.studies.rank_fidelity import base_study, measure_ranks
 
     settings = Settings.read()
     source, step = policy

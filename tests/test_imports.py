@@ -31,10 +31,12 @@ BELOW = {
     "engines": {"config", "store", "models"},
     "pretrain": {"config", "scenes", "models", "sampling"},
     "tracking": {"config", "store", "analysis"},
+    "reports": {"config", "store", "analysis"},
     "workers": {"config", "store", "sampling", "rewards", "features", "models", "engines", "objectives", "selection"},
 }
 BELOW["stages"] = set(BELOW) - {"pretrain", "scenes"}
 BELOW["bench"] = BELOW["workers"] | {"workers", "tracking", "analysis"}
+BELOW["studies"] = BELOW["stages"] | {"stages", "bench"}
 PLAIN = {"engines/numerics", "objectives", "sampling", "selection", "analysis", "scenes"}
 """Packages of torch and numpy alone."""
 PLAIN_PACKAGES = {"torch", "numpy", "scipy", "pydantic", "typing_extensions", "matplotlib"}
@@ -170,6 +172,7 @@ def test_every_module_is_imported_without_gpu_packages():
 
 def test_all_but_their_homes_are_imported_without_servers_trackers_and_arrays():
     """Neither directly nor through anything else."""
-    packages = [name for name in BELOW if name not in ("stages", "tracking", "store", "workers", "pretrain", "bench")]
+    heavy = ("stages", "studies", "tracking", "store", "workers", "pretrain", "bench")
+    packages = [name for name in BELOW if name not in heavy]
     walk([f"solrl_tasks.{name}" for name in packages], [*GPU_PACKAGES, *TRACKERS], list(TRACKERS))
     walk(["solrl_tasks.store"], ["prefect", "mlflow"], ["prefect", "mlflow", "torch"])

@@ -4,7 +4,7 @@ import pytest
 
 from solrl_tasks.stages.iteration import run_all
 from solrl_tasks.stages.recorded import StudyError, recorded_policy
-from solrl_tasks.stages.study import base_study, measure_ranks, study_cost
+from solrl_tasks.studies.rank_fidelity import base_study, measure_ranks, study_cost
 
 STEPS = (1, 2)
 ENGINES = ("nvfp4-emulated", "bf16")

@@ -12,8 +12,8 @@ from solrl_tasks.stages.iteration import Call, direct
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.scores import proxy_scores
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.study import RankStudy
 from solrl_tasks.store.refs import Ref
+from solrl_tasks.studies.rank_fidelity import RankStudy
 
 
 class NoisyRanks(Frozen):

@@ -3,8 +3,8 @@
 import math
 
 from solrl_tasks.config.stochastic import Stochastic, Window
-from solrl_tasks.stages.noise_study import measure_noise
-from solrl_tasks.stages.study import base_study
+from solrl_tasks.studies.noise import measure_noise
+from solrl_tasks.studies.rank_fidelity import base_study
 
 
 def noise(eta):
