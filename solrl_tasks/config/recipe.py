@@ -12,6 +12,7 @@ from solrl_tasks.config.base import Frozen
 
 Options = dict[str, JsonValue]
 Positive = Annotated[int, Field(ge=1)]
+Resolution = Annotated[int, Field(ge=16, le=4096)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Chunk = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
@@ -33,7 +34,7 @@ class ModelSpec(Frozen):
     family: str = "flux"
     source: str = "embedded"
     revision: str | None = None
-    resolution: Annotated[int, Field(ge=16, le=4096)] = 64
+    resolution: Resolution = 64
     guidance: Annotated[float, Field(ge=0.0, le=30.0)] = 1.0
     guidance_scale: Annotated[float, Field(ge=1.0, le=30.0)] = 1.0
     negative_prompt: str = ""
@@ -65,12 +66,16 @@ class ExtensionSpec(Frozen):
 
 
 class SamplingSpec(Frozen):
-    """How latents are sampled: engine, solver, number of steps, images computed together."""
+    """How latents are sampled: engine, solver, number of steps, images computed together.
+
+    ``resolution`` is the side of a sampled image in pixels, a whole part of the model's; None is the model's own.
+    """
 
     engine: ExtensionSpec
     sampler: str = "dpm2"
     steps: Annotated[int, Field(ge=1, le=200)]
     chunk: Chunk = "auto"
+    resolution: Resolution | None = None
 
 
 class ExploreSpec(SamplingSpec):
@@ -84,10 +89,19 @@ class ExploreSpec(SamplingSpec):
 
 
 class RegenerateSpec(SamplingSpec):
-    """The precise sampling of the kept seeds."""
+    """The precise sampling of the kept seeds, and of held-out images: never at another resolution."""
 
     engine: ExtensionSpec = ExtensionSpec(name="bf16")
     steps: Annotated[int, Field(ge=1, le=200)] = 10
+
+    @model_validator(mode="after")
+    def _of_the_models_size(self) -> Self:
+        if self.resolution is not None:
+            raise ValueError(
+                f"resolution is {self.resolution}, but what is trained on and what is measured has the resolution of "
+                "the model: drop it. Only explore.resolution can differ; model.resolution sets all of them"
+            )
+        return self
 
 
 class RewardSpec(ExtensionSpec):
