@@ -14,7 +14,7 @@ from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.session import Session
-from solrl_tasks.stages.specs import PolicyChoice, pool_spec, samples_spec
+from solrl_tasks.stages.specs import PolicyChoice, Spec, pool_spec, samples_spec
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.keys import digest
 from solrl_tasks.store.pool import Pool
@@ -109,9 +109,9 @@ class PoolJob(SamplingJob):
         by_id = dict(zip(self.feature_ids(), self.features, strict=True))
         return tuple(by_id[name] for name in ids)
 
-    def open(self, session: Session) -> Pool:
-        """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
-        spec = pool_spec(
+    def spec(self, session: Session) -> Spec:
+        """What the pool's key is made of: neither candidates nor rewards."""
+        return pool_spec(
             session,
             self.policy,
             self.prompts.digest,
@@ -120,7 +120,10 @@ class PoolJob(SamplingJob):
             self.guidance,
             self.noise,
         )
-        pool = Pool.open(session.store, spec, self.prompts.keys, self.chunk, self.reuse)
+
+    def open(self, session: Session) -> Pool:
+        """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
+        pool = Pool.open(session.store, self.spec(session), self.prompts.keys, self.chunk, self.reuse)
         pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
         return pool
 
