@@ -34,6 +34,7 @@ PEAKS: Final[dict[str, dict[Precision, Peak]]] = {
     "NVIDIA H100 80GB HBM3": {"bf16": Peak(nominal=989 * _TERA), "fp8": Peak(nominal=1979 * _TERA)},
     "NVIDIA H100 PCIe": {"bf16": Peak(nominal=756 * _TERA), "fp8": Peak(nominal=1513 * _TERA)},
     "NVIDIA A100": {"bf16": Peak(nominal=312 * _TERA)},
+    # NVIDIA's HGX B200 data sheet states 4.5, 9 and 18 PFLOPS a GPU with 2:4 sparsity: half of it is dense.
     "NVIDIA B200": {
         "bf16": Peak(nominal=2250 * _TERA),
         "fp8": Peak(nominal=4500 * _TERA),
@@ -47,6 +48,11 @@ def find_peaks(hardware: str) -> dict[Precision, Peak]:
     """What is known of a device, by its driver's name; empty for hardware that is not in the table."""
     found = [name for name in PEAKS if hardware.startswith(name)]
     return PEAKS[max(found, key=len)] if found else {}
+
+
+def nominal_rates(hardware: str) -> dict[Precision, float]:
+    """Operations a second by precision as the vendor states them for dense operands; empty where nothing is known."""
+    return {precision: peak.nominal for precision, peak in find_peaks(hardware).items()}
 
 
 def precision_of(engine: str, kind: str) -> Precision:

@@ -1,12 +1,13 @@
 """What an iteration would cost, counted and not measured."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from solrl_tasks.bench.ceiling import IDEAL_FACTORS, step_speedup
+from solrl_tasks.bench.ceiling import IDEAL_FACTORS, floor_seconds
 from solrl_tasks.bench.flops import ModelFlops
-from solrl_tasks.bench.peaks import PEAKS
+from solrl_tasks.bench.peaks import PEAKS, Precision, precision_of
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe
@@ -30,7 +31,18 @@ class Work(Frozen):
         return self.explore + self.regenerate + self.update
 
 
-def model_work(recipe: Recipe, flops: ModelFlops, rate: float = RATE) -> Work:
+class NoRateError(LookupError):
+    """Hardware has no units for a precision, or nothing is known of them."""
+
+
+def ideal_rates(bf16: float) -> dict[Precision, float]:
+    """Operations a second of hardware that has every precision, from that in BF16; see ``IDEAL_FACTORS``."""
+    return {"bf16": bf16, "fp8": bf16 * IDEAL_FACTORS["fp8"], "nvfp4": bf16 * IDEAL_FACTORS["nvfp4"]}
+
+
+def model_work(
+    recipe: Recipe, flops: ModelFlops, rate: float = RATE, rates: Mapping[Precision, float] | None = None
+) -> Work:
     """Evaluations of the network by stage, each at the rate that its precision would have in hardware.
 
     One evaluation an image and step, twice as many with classifier-free guidance. Of an emulated precision the
@@ -39,23 +51,29 @@ def model_work(recipe: Recipe, flops: ModelFlops, rate: float = RATE) -> Work:
     policy, once for each other role that the objective evaluates.
 
     Args:
-        rate: operations a second in bfloat16.
+        rate: operations a second in bfloat16, of which the other precisions are multiples.
+        rates: of each precision, in the place of ``rate``.
+
+    Raises:
+        NoRateError: ``rates`` lacks a precision that the recipe samples in.
     """
-    branches = 2 if recipe.model.guidance_scale > 1 else 1
-    forward = branches * flops.total / rate
+    known = ideal_rates(rate) if rates is None else rates
     explore, select, update = recipe.explore, recipe.select, recipe.update
     prompts = recipe.prompts.per_iteration
     chosen = explore.candidates if explore.candidates > select.keep else 0
     objective: Objective[Any] = build("objective", update.objective.name, dict(update.objective.options))
     rows = update.optimizer_steps * prompts * select.keep * update.times_per_sample
+    branches = 2 if recipe.model.guidance_scale > 1 else 1
     again = recipe.regenerate
     return Work(
-        explore=prompts * chosen * explore.steps * forward / _faster(explore.engine, flops),
-        regenerate=prompts * select.keep * again.steps * forward / _faster(again.engine, flops),
-        update=rows * (TRAINED_PASSES + len(objective.roles)) * forward,
+        explore=prompts * chosen * explore.steps * branches * _step_seconds(explore.engine, flops, known),
+        regenerate=prompts * select.keep * again.steps * branches * _step_seconds(again.engine, flops, known),
+        update=rows * (TRAINED_PASSES + len(objective.roles)) * branches * flops.total / known["bf16"],
     )
 
 
-def _faster(engine: ExtensionSpec, flops: ModelFlops) -> float:
-    factor = IDEAL_FACTORS.get(engine.name.removesuffix("-emulated"), 1.0)
-    return step_speedup(flops.total, flops.quantisable, factor)
+def _step_seconds(engine: ExtensionSpec, flops: ModelFlops, rates: Mapping[Precision, float]) -> float:
+    precision = precision_of(engine.name.removesuffix("-emulated"), "real")
+    if precision not in rates:
+        raise NoRateError(f"{engine.name} multiplies in {precision}; rates are known of {', '.join(rates)}")
+    return floor_seconds(flops.total, flops.quantisable, rates["bf16"], rates[precision])
