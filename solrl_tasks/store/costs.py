@@ -1,0 +1,83 @@
+"""What the blocks of pools cost, as they recorded it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from solrl_tasks.store.arrays import FIELDS
+from solrl_tasks.store.blocks import BlockFolder, reward_array
+from solrl_tasks.store.errors import DamagedError, MissingObjectError
+from solrl_tasks.store.root import Store
+
+logger = logging.getLogger(__name__)
+_DIGEST: Final = FIELDS.index("digest")
+_RECORD: Final = FIELDS.index("record")
+_MICROSECONDS: Final = FIELDS.index("device_microseconds")
+_WRITTEN: Final = FIELDS.index("written_unix_ns")
+Check = Callable[[dict[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class PoolCost:
+    """What some blocks of one pool took.
+
+    Attributes:
+        spec: of the pool.
+        images: in these blocks, padding included.
+        seconds: of a device, for sampling, decoding and scoring them.
+    """
+
+    spec: dict[str, Any]
+    images: int
+    seconds: float
+
+
+class CostBook:
+    """The recorded costs of a store. Pools that are made after the first question are not seen."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def find(self, fits: Check, rewards: Sequence[str], made_here: Check) -> list[PoolCost]:
+        """What like blocks took, pool by pool; pools without any are left out.
+
+        Args:
+            fits: tells from a spec whether a pool is of the kind.
+            rewards: names ``name@version`` that must all have been scored in a block, and whose scoring counts.
+            made_here: tells from an environment record whether a block counts.
+        """
+        found = [_cost(folder, rewards, made_here) for folder in self._folders if fits(folder.spec)]
+        return [cost for cost in found if cost.images]
+
+    @cached_property
+    def _folders(self) -> list[BlockFolder]:
+        folders = []
+        for path in sorted(self._store.folder("pools").glob("[0-9a-f]*")):
+            try:
+                folders.append(BlockFolder.load(self._store, "pools", path.name))
+            except (DamagedError, MissingObjectError) as error:
+                logger.warning("%s", error)
+        return folders
+
+
+def _cost(folder: BlockFolder, rewards: Sequence[str], made_here: Check) -> PoolCost:
+    arrays = [folder.array(reward_array(name)) for name in rewards]
+    blocks = folder.blocks(folder.columns)
+    entries = [array.entries(blocks) for array in arrays if array is not None]
+    if len(entries) < len(rewards) or not entries:
+        return PoolCost(folder.spec, 0, 0.0)
+    known = {int(name, 16): record for name, record in folder.records().items()}
+    here = {number for number, record in known.items() if record is not None and made_here(record)}
+    count, microseconds = 0, 0
+    stacked = np.stack(entries, axis=2)
+    for row, index in np.ndindex(stacked.shape[:2]):
+        block = stacked[row, index]
+        if np.all(block[:, _DIGEST] != 0) and all(int(number) in here for number in block[:, _RECORD]):
+            count += 1
+            # What was computed together has one time, and counts once.
+            microseconds += sum({int(one[_WRITTEN]): int(one[_MICROSECONDS]) for one in block}.values())
+    return PoolCost(folder.spec, count * folder.chunk, microseconds * 1e-6)
