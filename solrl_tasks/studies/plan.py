@@ -1,0 +1,263 @@
+"""What a study has and what it lacks, told before anything is computed: blocks, transformer evaluations, device time.
+
+Time is estimated from what blocks of like pools took on this hardware: the same model, engine, sampler, resolution,
+guidance and numerics, scored by the same rewards. Where nothing like it was ever measured there is no estimate.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+from solrl_tasks.stages.jobs import PoolJob
+from solrl_tasks.stages.session import Session
+from solrl_tasks.store.blocks import Block
+from solrl_tasks.store.costs import CostBook, PoolCost
+from solrl_tasks.store.keys import canonical_json, key
+from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.records import environment_record
+
+UNLIKE: Final = frozenset({"algo_version", "policy", "prompts", "exploration_seed", "seed_scheme", "steps", "chunk"})
+"""Fields of a pool's spec that two pools may differ in and still cost the same for an image and a step."""
+MINUTE: Final = 60.0
+HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What an image takes.
+
+    Attributes:
+        seconds: of a device, for one image of the pool that was asked about.
+        basis: what that was measured on, for people.
+    """
+
+    seconds: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class PlannedPool:
+    """One pool of a study.
+
+    Attributes:
+        label: what it is in the study; several labels where several parts of a study are the same pool.
+        key: of the pool.
+        blocks: one prompt times one chunk each.
+        missing: blocks that lack something.
+        forwards: transformer evaluations still to do: images times steps.
+        images: to be sampled.
+        seconds: estimated device time of what is missing; None where nothing like it was ever measured.
+        basis: what the estimate rests on, or why there is none.
+    """
+
+    label: str
+    key: str
+    blocks: int
+    missing: int
+    forwards: int
+    images: int
+    seconds: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """All pools of a study, each once."""
+
+    pools: tuple[PlannedPool, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Of all pools."""
+        return sum(pool.blocks for pool in self.pools)
+
+    @property
+    def missing(self) -> int:
+        """Blocks that lack something."""
+        return sum(pool.missing for pool in self.pools)
+
+    @property
+    def forwards(self) -> int:
+        """Transformer evaluations still to do, as ``Counters.forwards`` counts them."""
+        return sum(pool.forwards for pool in self.pools)
+
+    @property
+    def images(self) -> int:
+        """To be sampled."""
+        return sum(pool.images for pool in self.pools)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated device time of the pools that have an estimate; see ``unmeasured``."""
+        return sum(pool.seconds or 0.0 for pool in self.pools)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Labels of pools whose time is not known and not in ``seconds``."""
+        return tuple(pool.label for pool in self.pools if pool.seconds is None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Pools and totals as plain values."""
+        totals = {name: getattr(self, name) for name in ("blocks", "missing", "forwards", "images", "seconds")}
+        return {"pools": [vars(pool) for pool in self.pools], **totals, "unmeasured": list(self.unmeasured)}
+
+
+def plan_pools(session: Session, jobs: Mapping[str, PoolJob]) -> StudyPlan:
+    """What is there of some pools and what is missing. Makes no pool, loads no weights, computes nothing.
+
+    Args:
+        session: open, or from ``planning_session``.
+        jobs: by label. Those that are one pool in the store are planned as one, with all their labels.
+    """
+    together: dict[str, list[str]] = {}
+    for label, job in jobs.items():
+        together.setdefault(key(job.spec(session)), []).append(label)
+    book = CostBook(session.store)
+    return StudyPlan(
+        tuple(
+            _plan(session, " = ".join(labels), found, [jobs[label] for label in labels], book)
+            for found, labels in together.items()
+        )
+    )
+
+
+def estimate_seconds(session: Session, job: PoolJob, book: CostBook | None = None) -> Timing | None:
+    """What an image of a pool takes on this device, from recorded blocks of like pools; None where there are none.
+
+    Blocks of as many steps count alone where there are any; else those of other step counts, see ``time_image``.
+
+    Args:
+        book: to read the store's costs once for many pools.
+    """
+    wanted = _likeness(job.spec(session))
+    here = _hardware(environment_record(str(session.device)))
+    found = (book or CostBook(session.store)).find(
+        lambda spec: _likeness(spec) == wanted, job.reward_ids(), lambda record: _hardware(record) == here
+    )
+    return time_image(job.sampling.steps, found)
+
+
+def time_image(steps: int, costs: Sequence[PoolCost]) -> Timing | None:
+    """Seconds of one image of ``steps`` steps, from what images of any step counts took.
+
+    One step count is scaled in proportion; of several, the line a + b * steps of least squares with a, b >= 0 is
+    taken, a being what decoding and scoring take.
+    """
+    seconds, images = dict[int, float](), dict[int, int]()
+    for cost in costs:
+        at = int(cost.spec["steps"])
+        seconds[at], images[at] = seconds.get(at, 0.0) + cost.seconds, images.get(at, 0) + cost.images
+    if not images:
+        return None
+    if steps in images:
+        return Timing(seconds[steps] / images[steps], f"{images[steps]} images of {steps} steps")
+    known = sorted(images)
+    count = sum(images.values())
+    if len(known) == 1:
+        only = known[0]
+        return Timing(
+            seconds[only] / images[only] * steps / only, f"{count} images of {only} steps, in proportion to the steps"
+        )
+    means = np.array([seconds[at] / images[at] for at in known])
+    weights = np.sqrt([images[at] for at in known])
+    design = np.stack([np.ones(len(known)), np.array(known, dtype=np.float64)], axis=1)
+    (fixed, each), _ = nnls(design * weights[:, None], means * weights)
+    listed = ", ".join(map(str, known))
+    return Timing(float(fixed + each * steps), f"{count} images of {listed} steps, along a line")
+
+
+def plan_rows(plan: StudyPlan) -> list[dict[str, str]]:
+    """A row of text for each pool."""
+    return [
+        {
+            "pool": pool.label,
+            "key": pool.key[:12],
+            "blocks": str(pool.blocks),
+            "missing": str(pool.missing),
+            "forward passes": str(pool.forwards),
+            "device time": "not measured" if pool.seconds is None else show_seconds(pool.seconds),
+            "estimated from": pool.basis,
+        }
+        for pool in plan.pools
+    ]
+
+
+def plan_summary(plan: StudyPlan) -> str:
+    """The plan in a sentence or two."""
+    cached = plan.blocks - plan.missing
+    if not plan.missing:
+        return f"All {plan.blocks} blocks of {len(plan.pools)} pools are there: nothing is to be computed."
+    first = (
+        f"{cached} of {plan.blocks} blocks of {len(plan.pools)} pools are there, {plan.missing} are missing: "
+        f"{plan.images} images, {plan.forwards} forward passes"
+    )
+    if len(plan.unmeasured) == sum(pool.missing > 0 for pool in plan.pools):
+        return f"{first}. What they take on this device was never measured, so there is no estimate of the time."
+    estimate = f"{first}, about {show_seconds(plan.seconds)} of device time"
+    if not plan.unmeasured:
+        return f"{estimate}."
+    return f"{estimate} without {len(plan.unmeasured)} pools that nothing like was ever measured for."
+
+
+def show_seconds(seconds: float) -> str:
+    """A span in words."""
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s"
+    return f"{seconds / MINUTE:.1f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"
+
+
+def _plan(session: Session, label: str, found: str, jobs: Sequence[PoolJob], book: CostBook) -> PlannedPool:
+    first = jobs[0]
+    blocks = _missing(session, found, jobs)
+    sampled = sum(block.needs_sampling for block in blocks)
+    images = sampled * first.chunk
+    timing = estimate_seconds(session, first, book) if sampled else None
+    if not blocks:
+        seconds, basis = 0.0, "all is there"
+    elif sampled < len(blocks):
+        # Blocks that are only scored again take what their reward takes, which nobody records by itself.
+        seconds, basis = None, f"{len(blocks) - sampled} blocks only lack a score, whose time is not known apart"
+    elif timing is None:
+        seconds, basis = None, "nothing like it was measured on this device"
+    else:
+        seconds, basis = timing.seconds * images, timing.basis
+    return PlannedPool(
+        label=label,
+        key=found,
+        blocks=max(job.count_blocks() for job in jobs),
+        missing=len(blocks),
+        forwards=images * first.sampling.steps,
+        images=images,
+        seconds=seconds,
+        basis=basis,
+    )
+
+
+def _missing(session: Session, found: str, jobs: Sequence[PoolJob]) -> list[Block]:
+    if not (session.store.folder("pools") / found / "spec.json").exists():
+        largest = max(jobs, key=PoolJob.count_blocks)
+        return [
+            Block(row=row, index=index, start=index * largest.chunk, stop=(index + 1) * largest.chunk)
+            for row in range(len(largest.prompts))
+            for index in range(largest.count_blocks() // len(largest.prompts))
+        ]
+    pool = Pool.load(session.store, found)
+    union: dict[tuple[int, int], Block] = {}
+    for block in (block for job in jobs for block in job.lacking(pool)):
+        place = block.row, block.index
+        if place not in union or block.needs_sampling:
+            union[place] = block
+    return list(union.values())
+
+
+def _likeness(spec: Mapping[str, Any]) -> str:
+    return canonical_json({name: value for name, value in spec.items() if name not in UNLIKE})
+
+
+def _hardware(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    # A GPU's work does not depend on the threads of its host; that of a CPU does.
+    threads = record.get("threads") if record.get("device_class") == "cpu" else None
+    return record.get("hardware"), record.get("device_class"), threads
