@@ -120,7 +120,7 @@ def rebuild_run(settings: Settings, store: Store, run_id: str, status: Status) -
     summaries = read_summaries(view)
     with run_files(store, view, summaries) as files:
         facts = describe(store, view)
-        return rebuild(summaries, facts, settings.mlflow.url, files, status, _artifact_root(settings))
+        return rebuild(summaries, facts, settings.mlflow.url, files, status, artifact_root(settings))
 
 
 class Publisher:
@@ -146,7 +146,7 @@ class Publisher:
         summaries = read_summaries(session.run)
         with run_files(session.store, session.run, summaries) as files:
             facts = describe(session.store, session.run)
-            note, root = session.reporter.note, _artifact_root(settings)
+            note, root = session.reporter.note, artifact_root(settings)
             shown = publish_or_note(note, summaries, facts, settings.mlflow.url, files, status, root)
         self.shown = shown or self.shown
 
@@ -162,5 +162,6 @@ class Publisher:
             self._publish("FAILED" if issubclass(kind, Exception) else "KILLED")
 
 
-def _artifact_root(settings: Settings) -> Path | None:
+def artifact_root(settings: Settings) -> Path | None:
+    """Where MLflow keeps files when its address is a database; a server knows by itself."""
     return None if settings.mlflow.is_http else settings.home / "mlflow" / "artifacts"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 Kind = Literal["measured", "modelled"]
-_MARKS: Final = re.compile(r"([\\`*_\[\]<>#|~&])|^(?=[-+=])|(?<=^\d)(?=[.)])")
+_MARKS: Final = re.compile(r"([\\`*_\[\]<>#|~&])|^(?=[-+=]\s|[-=]{2}|[-+=]$)|(?<=^\d)(?=[.)]\s)")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Provenance:
             parts.append(f"engine {self.engine} ({'real' if self.real else 'emulated'})")
         if self.note:
             parts.append(self.note)
-        return "; ".join(parts)
+        line = "; ".join(parts)
+        return line[0].upper() + line[1:]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """A report that is no run of training, such as a benchmark's, as one MLflow run."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -9,9 +8,9 @@ from pydantic import JsonValue
 
 from solrl_tasks.tracking.mlflow_client import connect, open_experiment
 from solrl_tasks.tracking.mlflow_run import BATCH, PARAMS_AT_ONCE, MlflowRun, flatten
+from solrl_tasks.tracking.names import mlflow_name
 
 REPORT: Final = "report.json"
-_REFUSED: Final = re.compile(r"[^\w./ -]")
 
 
 def log_report(
@@ -41,10 +40,10 @@ def log_report(
         found = open_experiment(client, experiment, artifact_root)
         run = client.create_run(found, run_name=name)
         run_id, now = str(run.info.run_id), int(run.info.start_time)
-        points = [Metric(_REFUSED.sub("_", key), value, now, 0) for key, value in metrics.items()]
+        points = [Metric(mlflow_name(key), value, now, 0) for key, value in metrics.items()]
         for start in range(0, len(points), BATCH):
             client.log_batch(run_id, metrics=points[start : start + BATCH])
-        pairs = [Param(_REFUSED.sub("_", key), value) for key, value in flatten(dict(params)).items()]
+        pairs = [Param(mlflow_name(key), value) for key, value in flatten(dict(params)).items()]
         for start in range(0, len(pairs), PARAMS_AT_ONCE):
             client.log_batch(run_id, params=pairs[start : start + PARAMS_AT_ONCE])
         client.log_text(run_id, content, REPORT)
