@@ -59,6 +59,29 @@ def resize_and_pad(images: Images, side: int) -> Tensor:
     return torch.stack(_each(images, partial(_padded, size=size, side=side)))
 
 
+ENLARGING: Final = "bicubic-v1"
+"""Names what ``enlarge`` does; it is part of the key of a pool whose images are enlarged before they are scored."""
+
+
+def enlarge(images: Images, side: int) -> Images:
+    """Square images at another size, by PIL's bicubic filter on 8-bit pixels; of that size already, as they are.
+
+    Args:
+        images: uint8 ``[B, H, H, 3]``.
+        side: S, in pixels.
+
+    Returns:
+        uint8 ``[B, S, S, 3]``.
+    """
+    if images.shape[1:3] == (side, side) or not len(images):
+        return images
+    return np.stack(_each(images, partial(_resized, side=side)))
+
+
+def _resized(image: Images, side: int) -> Images:
+    return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC))
+
+
 def normalise(images: Images) -> Tensor:
     """uint8 ``[B, S, S, 3]`` to float32 ``[B, 3, S, S]`` with CLIP's mean and deviation."""
     return _standardised(torch.from_numpy(images).permute(0, 3, 1, 2).float().div(255))

@@ -63,6 +63,42 @@ def initial_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(noise)
 
 
+POOLING = "mean-v1"
+"""Names what ``pool_noise`` does; it is part of the key of a pool that was explored at a lower resolution."""
+
+
+def pool_noise(noise: torch.Tensor, factor: int) -> torch.Tensor:
+    """The noise of a smaller latent out of that of a larger one: what both have in common at the coarser scale.
+
+    Each value is the mean of factor x factor cells of one channel, times ``factor``: the mean of so many independent
+    standard normal numbers has a standard deviation of 1 / factor. So the result is standard normal noise again, and
+    its values are independent of each other.
+
+    Args:
+        noise: float32 [..., H, W].
+        factor: cells along each side; divides H and W. 1 changes nothing.
+
+    Returns:
+        float32 [..., H / factor, W / factor].
+
+    Raises:
+        ValueError: the factor does not divide the sides.
+    """
+    height, width = noise.shape[-2:]
+    if factor < 1 or height % factor or width % factor:
+        raise ValueError(
+            f"noise of {height} x {width} cells cannot be pooled {factor} by {factor}: it must divide both"
+        )
+    if factor == 1:
+        return noise
+    # Added up in a stated order, so that the bits follow from the definition and not from how a library sums.
+    total = torch.zeros((*noise.shape[:-2], height // factor, width // factor), dtype=torch.float64)
+    for row in range(factor):
+        for column in range(factor):
+            total += noise[..., row::factor, column::factor]
+    return (total / factor).float()
+
+
 def training_noise(
     run_seed: int,
     iteration: int,

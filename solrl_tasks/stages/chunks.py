@@ -13,11 +13,12 @@ from typing import Any, Final
 import torch
 
 from solrl_tasks.config.extensions import find_extension
-from solrl_tasks.config.recipe import ExtensionSpec, Recipe, SamplingSpec
+from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, Recipe, SamplingSpec
 from solrl_tasks.engines.base import hardware_name
 from solrl_tasks.models.sources import base_digest
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter
+from solrl_tasks.stages.resolutions import lowered, sampled_model
 from solrl_tasks.store.atomic import read_sealed, write_sealed
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import key
@@ -30,6 +31,10 @@ HOST_CHUNK: Final = 24
 """On CPUs, where memory says nothing about what pays."""
 Fit = Callable[[SamplingSpec], int]
 """How many images of a sampling a device holds at once."""
+
+
+class UnmeasuredError(ValueError):
+    """Something is to be planned that only a measurement on the device can tell."""
 
 
 def settle_chunks(recipe: Recipe, recorded: Mapping[str, Any] | None, fit: Fit) -> Recipe:
@@ -94,23 +99,42 @@ class MeasuredFit:
 
     def __call__(self, sampling: SamplingSpec) -> int:
         """A size out of ``workers.memory.SIZES``; loads what a run loads if nobody has measured before."""
-        spec = self._spec(sampling.engine)
-        path = self.store.root / "cache" / "chunks" / f"{key(spec)}.json"
+        model = sampled_model(self.recipe.model, sampling)
+        spec = self._spec(model, sampling.engine)
+        path = self._path(spec)
         known = _read(path, spec)
         if known is not None:
             return known
         found = self.worker.fitting_chunk(self._job(sampling), [other.engine for other in samplings(self.recipe)])
         write_sealed(path, {"spec": spec, "fit": found})
         self.reporter.note(
-            f"chunk auto: {found} images of {self.recipe.model.resolution} px at a time fit with engine "
+            f"chunk auto: {found} images of {model.resolution} px at a time fit with engine "
             f"{sampling.engine.name} on {hardware_name(self.device)}"
         )
         return found
 
-    def _spec(self, engine: ExtensionSpec) -> dict[str, Any]:
+    def recorded(self, sampling: SamplingSpec) -> int:
+        """The same where somebody has measured; never loads anything.
+
+        Raises:
+            UnmeasuredError: nobody has.
+        """
+        spec = self._spec(sampled_model(self.recipe.model, sampling), sampling.engine)
+        known = _read(self._path(spec), spec)
+        if known is None:
+            raise UnmeasuredError(
+                f"chunk is auto, and how many images fit with engine {sampling.engine.name} on "
+                f"{hardware_name(self.device)} was never measured, so no blocks can be planned: give the chunk a "
+                "number, or start without planning, which measures it first"
+            )
+        return known
+
+    def _path(self, spec: dict[str, Any]) -> Path:
+        return self.store.root / "cache" / "chunks" / f"{key(spec)}.json"
+
+    def _spec(self, model: ModelSpec, engine: ExtensionSpec) -> dict[str, Any]:
         # Neither rewards nor other engines: what they hold is small beside the blocks, and a study that adds one has
         # to find the same pools.
-        model = self.recipe.model
         return {
             "base": base_digest(model, self.store.root / "cache"),
             "family": [model.family, find_extension("family", model.family).version],
@@ -124,6 +148,7 @@ class MeasuredFit:
         }
 
     def _job(self, sampling: SamplingSpec) -> RolloutJob:
+        side = lowered(self.recipe.model, sampling)
         return RolloutJob(
             engine=sampling.engine,
             lora=None,
@@ -134,6 +159,8 @@ class MeasuredFit:
             rewards=(*self.recipe.rewards, *self.recipe.evaluate.rewards),
             chunk=1,
             rows=(0,),
+            resolution=side,
+            scored_at=None if side is None else self.recipe.model.resolution,
         )
 
 

@@ -13,6 +13,7 @@ from solrl_tasks.features.base import feature_id, make_feature
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import PromptSet
+from solrl_tasks.stages.resolutions import lowered
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice, Spec, pool_spec, samples_spec
 from solrl_tasks.store.blocks import Block
@@ -72,6 +73,8 @@ class SamplingJob:
 
     def rollout(self, session: Session, blocks: Sequence[Block]) -> RolloutJob:
         """What the worker is asked for these blocks; reads the policy from the store."""
+        model = session.recipe.model
+        side = lowered(model, self.sampling)
         return RolloutJob(
             engine=self.sampling.engine,
             lora=self.policy.load(session),
@@ -85,6 +88,8 @@ class SamplingJob:
             guidance=self.guidance,
             noise=self.noise,
             field=CHUNK_FIELDS.get(self.stage, f"{self.stage}.chunk"),
+            resolution=side,
+            scored_at=None if side is None else model.resolution,
         )
 
 

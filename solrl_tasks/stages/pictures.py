@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
+from solrl_tasks.stages.resolutions import lowered
 from solrl_tasks.stages.scores import pool_scales, proxy_scores, sample_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.pool import Pool
@@ -72,12 +73,13 @@ def _regenerated(
 def _text(session: Session, step: int) -> GridText:
     recipe = session.recipe
     explore, regenerate = recipe.explore, recipe.regenerate
+    side = lowered(recipe.model, explore)
     kept = "rewards under the images"
     if explore.store_images == "none":
         kept = "explored images were not kept (explore.store_images)"
     return GridText(
         title=f"{session.run.run_id}, iteration {step}",
         subtitle=f"{recipe.select.keep} of {explore.candidates} seeds kept a prompt; {kept}",
-        proxy=(explore.engine.name, f"{explore.steps} steps"),
+        proxy=(explore.engine.name, f"{explore.steps} steps{'' if side is None else f', {side} px'}"),
         regenerated=(regenerate.engine.name, f"{regenerate.steps} steps"),
     )

@@ -9,6 +9,7 @@ from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.sampling.identity import draw_prompts, exploration_seed
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.learning import noise_of
+from solrl_tasks.stages.resolutions import sampled_model
 from solrl_tasks.stages.select import SelectJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import PolicyChoice
@@ -39,7 +40,7 @@ def plan_explore(session: Session, step: int, parent: Ref) -> PoolJob:
         sampling=recipe.explore,
         candidates=recipe.explore.candidates,
         rewards=recipe.rewards,
-        keep=resolved(recipe.explore.store_images, recipe.model.resolution),
+        keep=resolved(recipe.explore.store_images, sampled_model(recipe.model, recipe.explore).resolution),
         reuse=recipe.explore.reuse,
     )
 
@@ -133,6 +134,6 @@ def _samples(session: Session, stage: str, pool: PoolJob, rows: list[int], indic
         noise=noise_of(session.recipe, pool.step),
         rewards=session.recipe.rewards,
         indices=indices,
-        keep=pool.keep,
+        keep=resolved(session.recipe.explore.store_images, session.recipe.model.resolution),
         reuse=pool.reuse,
     )

@@ -125,6 +125,7 @@ def _job(pool: Pool, prompts: PromptSet, spec: RewardSpec) -> RolloutJob:
         exploration_seed=int(pool.spec["exploration_seed"]),
         rewards=(spec,),
         chunk=pool.chunk,
+        scored_at=pool.spec.get("lowered", {}).get("from"),
     )
 
 

@@ -20,6 +20,7 @@ from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, settle_chunks
 from solrl_tasks.stages.learning import check_learning
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
+from solrl_tasks.stages.resolutions import check_resolution, sampled_model
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, RunView
@@ -138,7 +139,8 @@ def open_session(
     Raises:
         ConfigChangedError: the run exists with another recipe, or what the recipe points to (model files, prompts,
             code of a reward) has changed since; the message names it.
-        ValueError: the sampler cannot walk the model's sigma grid well.
+        ValueError: the sampler cannot walk the model's sigma grid well, or ``explore.resolution`` does not suit the
+            model.
         LockedError: another process has the run open.
     """
     prepared = prepare(recipe, base)
@@ -153,6 +155,29 @@ def open_session(
         session = Session(prepared, store, run, worker, session_reporter, device)
         run.pin_inputs(_inputs(session))
         yield session
+
+
+def planning_session(root: Path, run_id: str, recipe: Recipe, base: Path | None = None) -> Session:
+    """A session to plan with: it makes no run, takes no lock and loads no weights; nothing may be run in it.
+
+    Arguments as for ``open_session``.
+
+    Raises:
+        UnmeasuredError: a chunk is ``auto`` and was never measured on this device.
+        ValueError or LookupError: as ``prepare``.
+    """
+    prepared = prepare(recipe, base)
+    device = default_device()
+    require_engines(prepared.recipe, device)
+    _check_grids(prepared.recipe)
+    store = Store.open(root, create=True)
+    worker, reporter = InlineWorker(prepared.recipe.model, device), SilentReporter()
+    fit: Fit = host_fit
+    if device.type == "cuda":
+        fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, device, reporter).recorded
+    run = Run(store, run_id)
+    settled = replace(prepared, recipe=settle_chunks(prepared.recipe, run.recorded(), fit))
+    return Session(settled, store, run, worker, reporter, device)
 
 
 def _with_chunks(
@@ -179,10 +204,11 @@ def _inputs(session: Session) -> dict[str, str]:
 
 def _check_grids(recipe: Recipe) -> None:
     family = find_extension("family", recipe.model.family)
+    check_resolution(recipe.model, recipe.explore)
     for sampling in samplings(recipe):
         sampler = build("sampler", sampling.sampler, {})
         if hasattr(sampler, "check"):
-            sampler.check(family.grid_of(recipe.model, sampling.steps))
+            sampler.check(family.grid_of(sampled_model(recipe.model, sampling), sampling.steps))
 
 
 def _check_extensions(recipe: Recipe) -> None:

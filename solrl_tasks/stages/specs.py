@@ -11,6 +11,7 @@ from solrl_tasks.models.lora import BASE_DIGEST, LoraState
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import SEED_SCHEME
+from solrl_tasks.stages.resolutions import lowered_spec, sampled_model
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.workers.jobs import Guidance
@@ -70,10 +71,10 @@ def conditioning_spec(model: ModelSpec) -> Spec:
 
 def sampling_spec(session: Session, sampling: SamplingSpec, guidance: Guidance | None = None) -> Spec:
     """Everything about sampling that decides bits, the model's conditioning and the numerics included."""
-    model = session.recipe.model
+    model = sampled_model(session.recipe.model, sampling)
     if guidance is not None:
         model = model.model_copy(update=asdict(guidance))
-    return {
+    return lowered_spec(session.recipe.model, sampling) | {
         "family": family_spec(session),
         "engine": extension_spec("engine", sampling.engine),
         "sampler": extension_spec("sampler", ExtensionSpec(name=sampling.sampler)),

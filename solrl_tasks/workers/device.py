@@ -128,8 +128,9 @@ class Device:
         found = fitting_chunk(self.resident, job, meter or CudaMeter(self.device))
         if found is None:
             raise DeviceMemoryError(
-                f"not even one image of {self.model.resolution} px at a time can be sampled by {job.engine.name} on "
-                f"{hardware_name(self.device)}: lower model.resolution. Held: {listed(self.memory())}"
+                f"not even one image of {job.resolution or self.model.resolution} px at a time can be sampled by "
+                f"{job.engine.name} on {hardware_name(self.device)}: lower model.resolution. "
+                f"Held: {listed(self.memory())}"
             )
         return found
 

@@ -40,6 +40,9 @@ class RolloutJob:
         field: the recipe's field that ``chunk`` comes from, for messages.
         guidance: None is the model's own.
         noise: where the path has noise, whose states are then kept; the rest of it is walked by the ``euler`` sampler.
+        resolution: side of an image in pixels, a whole part of the model's, whose noise is then pooled; None is the
+            model's.
+        scored_at: side in pixels that images are enlarged to before anything is said of them; None leaves them.
     """
 
     engine: ExtensionSpec
@@ -54,6 +57,8 @@ class RolloutJob:
     field: str = "chunk"
     guidance: Guidance | None = None
     noise: Stochastic | None = None
+    resolution: int | None = None
+    scored_at: int | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:

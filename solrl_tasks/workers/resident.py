@@ -28,7 +28,8 @@ class Resident:
         self.rewards: dict[str, NamedReward] = {}
         self.features: dict[str, NamedFeature] = {}
         self._cache = cache
-        self._led: dict[Guidance, tuple[Family, EmbeddingCache]] = {}
+        self._families: dict[tuple[Guidance | None, int], Family] = {}
+        self._encoders: dict[Guidance, EmbeddingCache] = {}
 
     @cached_property
     def family(self) -> Family:
@@ -42,14 +43,29 @@ class Resident:
         """Encoded prompts; text encoders are on the device only while a new one is encoded."""
         return EmbeddingCache(self._cache, self.family)
 
-    def led(self, guidance: Guidance | None) -> tuple[Family, EmbeddingCache]:
-        """The pipeline under another guidance, and prompts encoded for it; networks and what is on disk are shared."""
+    def family_for(self, guidance: Guidance | None, resolution: int | None = None) -> Family:
+        """The pipeline under another guidance and at another resolution; None is the model's own. All share networks.
+
+        Raises:
+            FamilyError: it has no latents of that size.
+        """
+        side = self.model.resolution if resolution is None else resolution
+        if guidance is None and side == self.model.resolution:
+            return self.family
+        if (guidance, side) not in self._families:
+            family = self.family if side == self.model.resolution else self.family.at_resolution(side)
+            if guidance is not None:
+                family = family.with_guidance(guidance.guidance, guidance.guidance_scale)
+            self._families[guidance, side] = family
+        return self._families[guidance, side]
+
+    def embeddings_for(self, guidance: Guidance | None) -> EmbeddingCache:
+        """Prompts encoded for another guidance; what is on disk is shared."""
         if guidance is None:
-            return self.family, self.embeddings
-        if guidance not in self._led:
-            family = self.family.with_guidance(guidance.guidance, guidance.guidance_scale)
-            self._led[guidance] = family, EmbeddingCache(self._cache, family)
-        return self._led[guidance]
+            return self.embeddings
+        if guidance not in self._encoders:
+            self._encoders[guidance] = EmbeddingCache(self._cache, self.family_for(guidance))
+        return self._encoders[guidance]
 
     def engine(self, spec: ExtensionSpec) -> Engine:
         """The engine of a spec, attached to the base on first use.

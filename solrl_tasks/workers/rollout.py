@@ -15,11 +15,12 @@ from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.engines.base import Engine
 from solrl_tasks.features.base import feature_id
-from solrl_tasks.models.families.base import Conditioning
+from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import BASE_DIGEST
 from solrl_tasks.rewards.base import Images, Reward, reward_id
+from solrl_tasks.rewards.pixels import enlarge
 from solrl_tasks.rewards.scoring import score
-from solrl_tasks.sampling.identity import initial_noise
+from solrl_tasks.sampling.identity import initial_noise, pool_noise
 from solrl_tasks.sampling.sde.walk import Walk, step_noise, window_starts
 from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.jobs import RolloutJob, Shown, Work, WorkResult
@@ -53,10 +54,12 @@ class Rollout:
         """
         if not work.needs_sampling:
             return None
-        seeds, shape = self._job.seeds(work.row, work.candidates), self._resident.family.latent_shape
-        noise = initial_noise(seeds, shape)
+        seeds, whole = self._job.seeds(work.row, work.candidates), self._resident.family.latent_shape
+        noise = initial_noise(seeds, whole)
         if self._job.noise is not None:
-            noise = torch.cat([noise[None], step_noise(self._job.noise.window, seeds, shape)])
+            noise = torch.cat([noise[None], step_noise(self._job.noise.window, seeds, whole)])
+        shape = self._family.latent_shape
+        noise = pool_noise(noise, whole[-1] // shape[-1])
         short = self._job.chunk - len(seeds)
         if self._engine.static_shapes and short > 0:
             # Scales of quantised inputs are maxima over the batch: a repeated row brings none of its own.
@@ -73,7 +76,7 @@ class Rollout:
         if noise is None:
             return None
         self._sync()
-        (family, _), module = self._resident.led(self._job.guidance), self._engine.module
+        family, module = self._family, self._engine.module
         rows, count = noise.shape[-4], len(work.candidates)
         conditioning = _repeated(self._condition(self._job.prompts[work.row].text), rows)
 
@@ -107,8 +110,9 @@ class Rollout:
 
     def finish(self, shown: Shown) -> WorkResult:
         """Score the images, and compute their features."""
-        rewards, failures = self._score(shown)
-        features = self._embed(shown)
+        seen = shown.images if self._job.scored_at is None else enlarge(shown.images, self._job.scored_at)
+        rewards, failures = self._score(shown, seen)
+        features = self._embed(shown, seen)
         return WorkResult(
             shown.work, shown.latents, shown.images, rewards, failures, features=features, paths=shown.paths
         )
@@ -116,6 +120,10 @@ class Rollout:
     @cached_property
     def _engine(self) -> Engine:
         return self._resident.engine(self._job.engine)
+
+    @cached_property
+    def _family(self) -> Family:
+        return self._resident.family_for(self._job.guidance, self._job.resolution)
 
     @cached_property
     def _policy(self) -> str:
@@ -129,7 +137,7 @@ class Rollout:
     def _condition(self, text: str) -> Conditioning:
         if text not in self._encoded:
             texts = tuple(dict.fromkeys((*self._job.texts, text)))
-            rows = self._resident.led(self._job.guidance)[1].get(texts).to(self._device)
+            rows = self._resident.embeddings_for(self._job.guidance).get(texts).to(self._device)
             self._encoded |= {one: _row(rows, index) for index, one in enumerate(texts)}
         return self._encoded[text]
 
@@ -138,12 +146,12 @@ class Rollout:
             return work.images, np.ones(len(work.images), dtype=bool), None
         sampled = work.latents if latents is None else latents
         assert sampled is not None
-        decoded = self._resident.family.decode(sampled.to(self._device))
+        decoded = self._family.decode(sampled.to(self._device))
         self._counters.decoded += len(sampled)
         return decoded.images, decoded.finite, sampled.cpu()
 
-    def _score(self, shown: Shown) -> tuple[dict[str, NDArray[np.float32]], tuple[str, ...]]:
-        prompt, images = self._job.prompts[shown.work.row], shown.images
+    def _score(self, shown: Shown, images: Images) -> tuple[dict[str, NDArray[np.float32]], tuple[str, ...]]:
+        prompt = self._job.prompts[shown.work.row]
         prompts, metadata = [prompt.text] * len(images), [prompt.metadata] * len(images)
         rewards: dict[str, NDArray[np.float32]] = {}
         failures = list(shown.failures)
@@ -155,10 +163,10 @@ class Rollout:
             self._counters.scored += len(images)
         return rewards, tuple(failures)
 
-    def _embed(self, shown: Shown) -> dict[str, NDArray[np.float32]]:
+    def _embed(self, shown: Shown, images: Images) -> dict[str, NDArray[np.float32]]:
         features = (self._resident.feature(spec) for spec in shown.work.features)
         finite = shown.finite[:, None]
-        return {feature_id(f): np.where(finite, f(shown.images), np.float32(np.nan)) for f in features}
+        return {feature_id(f): np.where(finite, f(images), np.float32(np.nan)) for f in features}
 
     def _here(self, reward: Reward, spec: RewardSpec) -> Reward:
         if self._device.type != "cuda" or spec.timeout is None:

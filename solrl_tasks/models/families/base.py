@@ -165,6 +165,14 @@ class Family(Protocol):
         """The same networks under another guidance: what it encodes and predicts follows that one."""
         ...
 
+    def at_resolution(self, resolution: int) -> Self:
+        """The same networks for images of another side: latents, sigma grid and decoding are those of that size.
+
+        Raises:
+            FamilyError: the pipeline has no latents for it.
+        """
+        ...
+
     def sigmas(self, steps: int) -> list[float]:
         """The family's grid of ``steps`` + 1 noise levels, from 1 to 0."""
         ...

@@ -86,16 +86,17 @@ class Flux(PipelineFamily):
 
     def _positions(self, text_tokens: int) -> tuple[Tensor, Tensor]:
         """Positions of image tokens (0, row, column) and of text tokens (all 0), float32."""
-        if text_tokens not in self._position_cache:
+        sizes = (text_tokens, self.latent_shape)
+        if sizes not in self._position_cache:
             _, height, width = (size // PATCH for size in self.latent_shape)
             rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
             image = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).reshape(-1, 3)
             text = torch.zeros(text_tokens, 3, device=self.device)
-            self._position_cache[text_tokens] = (image.to(self.device, torch.float32), text)
-        return self._position_cache[text_tokens]
+            self._position_cache[sizes] = (image.to(self.device, torch.float32), text)
+        return self._position_cache[sizes]
 
     @cached_property
-    def _position_cache(self) -> dict[int, tuple[Tensor, Tensor]]:
+    def _position_cache(self) -> dict[tuple[int, tuple[int, ...]], tuple[Tensor, Tensor]]:
         return {}
 
 
