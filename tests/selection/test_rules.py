@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 from solrl_tasks.config.extensions import build, list_extensions
 from solrl_tasks.selection.best_worst import BestWorst
+from solrl_tasks.selection.extremes_random import ExtremesRandom
+from solrl_tasks.selection.mean_deviation import MeanDeviation
 from solrl_tasks.selection.random_keep import RandomKeep
 
-RULES = [BestWorst(), RandomKeep()]
+BY_RANK = [BestWorst(), RandomKeep(), ExtremesRandom()]
+RULES = [*BY_RANK, MeanDeviation()]
 by_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 invalid = st.sampled_from([np.nan, np.inf, -np.inf])
 score = st.one_of(st.integers(0, 2).map(float), st.floats(-1e6, 1e6), invalid)
@@ -53,7 +56,7 @@ def test_the_kept_seeds_do_not_depend_on_the_order_of_candidates(rule, group, or
     assert np.array_equal(kept, seeds[shuffled][rule.select(scores[shuffled], keep, seeds[shuffled])])
 
 
-@by_rule
+@pytest.mark.parametrize("rule", BY_RANK, ids=lambda rule: rule.name)
 @settings(deadline=None)
 @given(group=groups(), scale=st.sampled_from([0.125, 2.0, 1024.0]))
 def test_increasing_transforms_change_nothing(rule, group, scale):
@@ -111,6 +114,48 @@ def test_random_keep_does_not_look_at_scores():
     assert len(picks) == 1
 
 
+@settings(deadline=None)
+@given(group=groups(), scale=st.sampled_from([-4.0, 0.25, 8.0]), shift=st.sampled_from([0.0, 64.0]))
+def test_mean_deviation_keeps_the_farthest_whatever_side_and_unit(group, scale, shift):
+    scores, seeds, keep = group
+    finite = np.isfinite(scores)
+    scores = np.where(finite, np.round(scores), scores)  # so that changing the unit loses no digit
+    if finite.sum() < keep:
+        return
+    chosen = MeanDeviation().select(scores, keep, seeds)
+    far = np.abs(scores - scores[finite].mean())
+    left = np.setdiff1d(np.flatnonzero(finite), chosen)
+    slack = 1e-9 * max(1.0, np.abs(scores[finite]).max())
+    assert len(left) == 0 or far[chosen].min() >= far[left].max() - slack
+    if np.ptp(scores[finite]) == 0 or len(np.unique(np.round(far[finite], 6))) == finite.sum():
+        changed = MeanDeviation().select(np.where(finite, scores * scale + shift, scores), keep, seeds)
+        assert set(changed.tolist()) == set(chosen.tolist())
+
+
+def test_mean_deviation_follows_the_long_end_of_a_group():
+    scores, seeds = np.array([0.0, 0, 0, 0, 1, 1, 1, 8, 9]), np.arange(9, dtype=np.uint64)
+    # The mean is 2.2: zeros are 2.2 away, ones 1.2.
+    assert MeanDeviation().select(scores, 2, seeds).tolist() == [8, 7]
+    assert set(scores[MeanDeviation().select(scores, 6, seeds)].tolist()) == {9, 8, 0}
+    assert scores[BestWorst().select(scores, 2, seeds)].tolist() == [9, 0]
+
+
+@settings(deadline=None)
+@given(group=groups())
+def test_extremes_random_keeps_half_from_the_ends_and_half_by_lot(group):
+    scores, seeds, keep = group
+    if np.isfinite(scores).sum() < keep:
+        return
+    chosen = set(ExtremesRandom().select(scores, keep, seeds).tolist())
+    ends = set(BestWorst().select(scores, keep - keep // 2, seeds).tolist())
+    assert ends <= chosen
+    # What is left is drawn as by random_keep among the others: scores have no say in it.
+    others = np.array(sorted(set(np.flatnonzero(np.isfinite(scores))) - ends), dtype=np.int64)
+    if keep // 2:
+        drawn = RandomKeep().select(np.zeros(len(others)), keep // 2, seeds[others])
+        assert chosen - ends == set(others[drawn].tolist())
+
+
 def test_rules_are_found_by_name():
-    assert list(list_extensions("selection rule")) == ["best_worst", "random_keep"]
+    assert list(list_extensions("selection rule")) == ["best_worst", "extremes_random", "mean_deviation", "random_keep"]
     assert isinstance(build("selection rule", "best_worst", {}), BestWorst)
