@@ -13,12 +13,10 @@ Writes ``report.json``, ``report.md``, ``gradients.json`` and plots into ``--out
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
 import traceback
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from solrl_tasks.bench.comparison.report import NothingToCompareError, RunRecord
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
+from solrl_tasks.studies.processes import in_processes
 from solrl_tasks.tracking.summary import Summary
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -49,9 +48,6 @@ class Task:
 
 def work(task: Task) -> str:
     """Do a task until its end or the deadline; returns what became of it. Nothing is raised."""
-    import torch
-
-    torch.set_num_threads(1)
     if time.time() > task.deadline:
         return f"{task.run_id}: not begun"
     try:
@@ -116,15 +112,10 @@ def tasks(arguments: argparse.Namespace, settings: Settings) -> list[Task]:
 def execute(left: list[Task], parallel: int) -> bool:
     """Do all tasks, so many at a time; returns whether none failed."""
     good = True
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=parallel, mp_context=context) as pool:
-        waiting: set[Future[str]] = {pool.submit(work, task) for task in left}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                said = future.result()
-                good &= "FAILED" not in said
-                print(said, flush=True)
+    for task, answer in in_processes(work, left, parallel):
+        said = answer if isinstance(answer, str) else f"{task.run_id}: FAILED, {answer}"
+        good &= "FAILED" not in said
+        print(said, flush=True)
     return good
 
 

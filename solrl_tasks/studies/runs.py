@@ -1,17 +1,201 @@
-"""What the runs of arms came to, from what they committed."""
+"""The runs of arms: executed beside each other, and read back from what they committed."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol
 
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.engines.base import hardware_name
+from solrl_tasks.stages.iteration import run_step
+from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import Arm, ArmRun
-from solrl_tasks.studies.execution import read_execution, stage_seconds
+from solrl_tasks.studies.execution import note_execution, read_execution, stage_seconds
 from solrl_tasks.studies.modelled import DEFAULT_HARDWARE, Modelled, model_flops, model_iteration
+from solrl_tasks.studies.processes import ProcessDiedError, in_processes, one_thread, orphaned
 from solrl_tasks.studies.timing import read_timing
 from solrl_tasks.tracking.summary import Summary
+
+State = Literal["done", "there", "stopped", "not begun", "failed"]
+OURS = ("solrl_tasks.", "flows.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run in this study.
+
+    Attributes:
+        state: ``done`` now, ``there`` already, ``stopped`` by time with iterations left, ``not begun``, or ``failed``.
+        step: the last committed one, -1 for none.
+        seconds: wall time.
+        forwards: evaluations of the network while sampling, a row each; ``loads`` of weights.
+        error: why it failed.
+    """
+
+    run_id: str
+    state: State
+    step: int = -1
+    seconds: float = 0.0
+    forwards: int = 0
+    loads: int = 0
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.state == "failed":
+            return f"{self.run_id}: failed after iteration {self.step}: {self.error}"
+        if self.state in ("there", "not begun"):
+            return f"{self.run_id}: {self.state}"
+        return f"{self.run_id}: {self.state} at iteration {self.step} ({self.seconds:.0f} s)"
+
+
+class Watcher(Protocol):
+    """Is told how a study goes; it never decides."""
+
+    def progress(self, done: int, total: int) -> None:
+        """So many of all steps of all runs are committed."""
+        ...
+
+    def ended(self, outcome: Outcome) -> None:
+        """A run ended, one way or another."""
+        ...
+
+
+class SilentWatcher:
+    """Tells nobody."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Nothing."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One run for one process, in what a pickle holds."""
+
+    root: Path
+    run_id: str
+    recipe: str
+    base: Path
+    deadline: float
+    processes: int
+
+
+def execute(
+    root: Path,
+    runs: Sequence[ArmRun],
+    parallel: int = 1,
+    seconds: float | None = None,
+    watcher: Watcher | None = None,
+) -> list[Outcome]:
+    """Bring every run to its end, or as far as time allows; the same call goes on later.
+
+    A run that is complete is left alone: nothing is opened and nothing loaded. With ``parallel`` 1 all is done in this
+    process, one run after the other; else in so many processes of the device. One torch thread each, either way. A run
+    that fails ends no other.
+
+    Args:
+        root: folder of the store.
+        seconds: after which every run ends with the iteration it is in; None is never.
+
+    Returns:
+        An outcome for each run, in their order.
+
+    Raises:
+        ValueError: ``parallel`` is below 1.
+    """
+    if parallel < 1:
+        raise ValueError(f"parallel is {parallel}, but at least 1 process is needed")
+    store, watcher = Store.open(root, create=True), watcher or SilentWatcher()
+    deadline = float("inf") if seconds is None else time.time() + seconds
+    outcomes: dict[str, Outcome] = {}
+    left = []
+    for run in runs:
+        if RunView(store, run.run_id).summary(run.recipe.iterations) is None:
+            left.append(run)
+        else:
+            outcomes[run.run_id] = Outcome(run.run_id, "there", run.recipe.iterations)
+            watcher.ended(outcomes[run.run_id])
+    processes = min(parallel, len(left))
+    jobs = [_Job(root, one.run_id, one.recipe.model_dump_json(), one.base, deadline, processes) for one in left]
+
+    def tick() -> None:
+        watcher.progress(*count_steps(store, runs))
+
+    tick()
+    for job, found in _each(jobs, parallel, tick):
+        outcomes[job.run_id] = found
+        watcher.ended(found)
+        tick()
+    return [outcomes[run.run_id] for run in runs]
+
+
+def count_steps(store: Store, runs: Iterable[ArmRun]) -> tuple[int, int]:
+    """Steps of runs that are committed, and all of them; the evaluation of the untrained model is one."""
+    done = total = 0
+    for run in runs:
+        steps = range(run.recipe.iterations + 1)
+        total += len(steps)
+        folder = RunView(store, run.run_id)
+        done += sum((folder.iteration_dir(step) / "summary.json").exists() for step in steps)
+    return done, total
+
+
+def _each(jobs: Sequence[_Job], parallel: int, tick: Callable[[], None]) -> Iterable[tuple[_Job, Outcome]]:
+    if parallel == 1:
+        for job in jobs:
+            with one_thread():
+                found = _work(job, tick)
+            yield job, found
+        return
+    for job, answer in in_processes(_work, jobs, parallel, tick):
+        if isinstance(answer, ProcessDiedError):
+            yield job, Outcome(job.run_id, "failed", _last_step(job), error=str(answer))
+        else:
+            yield job, answer
+
+
+def _work(job: _Job, tick: Callable[[], None] = lambda: None) -> Outcome:
+    """Do a job until its end or the deadline. Nothing is raised."""
+    if time.time() > job.deadline:
+        return Outcome(job.run_id, "not begun", _last_step(job))
+    started = time.time()
+    try:
+        found = _run(job, tick)
+    except Exception as error:  # A run that fails must not end the others.
+        ours = type(error).__module__.startswith(OURS)
+        told = str(error) if ours else traceback.format_exc()
+        found = Outcome(job.run_id, "failed", _last_step(job), error=told)
+    return replace(found, seconds=time.time() - started)
+
+
+def _run(job: _Job, tick: Callable[[], None]) -> Outcome:
+    recipe, last = Recipe.model_validate_json(job.recipe), -1
+    state: State = "done"
+    with open_session(job.root, job.run_id, recipe, base=job.base) as session:
+        hardware = hardware_name(session.device)
+        for step in range(recipe.iterations + 1):
+            if step > 0 and (time.time() > job.deadline or orphaned()):
+                state = "stopped"
+                break
+            fresh = session.run.summary(step) is None
+            run_step(session, step)
+            if fresh:
+                note_execution(session.run, step, job.processes, hardware)
+            last = step
+            tick()
+        counters = session.worker.counters
+        return Outcome(job.run_id, state, last, forwards=counters.forwards, loads=counters.loads)
+
+
+def _last_step(job: _Job) -> int:
+    return max(RunView(Store(job.root), job.run_id).summaries(), default=-1)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,7 +43,6 @@ def compare(words, monkeypatch, capsys):
         return not any("FAILED" in one for one in said)
 
     monkeypatch.setattr(module, "execute", in_turn)
-    threads = torch.get_num_threads()
 
     def call(*more, iterations=2):
         monkeypatch.setattr(sys, "argv", words(*more, iterations=iterations))
@@ -53,8 +51,7 @@ def compare(words, monkeypatch, capsys):
             module.main()
         return end.value.code, capsys.readouterr().out
 
-    yield call
-    torch.set_num_threads(threads)
+    return call
 
 
 def test_runs_go_on_and_are_used_again_and_the_report_needs_no_device(compare, tmp_path):
