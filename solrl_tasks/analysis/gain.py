@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 Measure = Literal["contrast", "spread"]
 MEASURES: Final[tuple[Measure, ...]] = ("contrast", "spread")
 """``contrast``: best kept less worst kept, as the proxy calls them. ``spread``: standard deviation of the true rewards
-of all kept around the mean of their prompt, whatever the proxy calls them: what an update goes with whose advantages are
-divided by the spread of all rewards."""
+of all kept around the mean of their prompt, whatever the proxy calls them: what an update goes with whose advantages
+are divided by the spread of all rewards."""
 
 THRESHOLD: Final = 0.5
 """Elasticity below which more candidates are called not worth it: 1 % more cost must gain at least 0.5 %."""
@@ -112,7 +112,7 @@ class GainCurve:
         return self.over(np.full(prompts, 1 / prompts)) if prompts else np.full(len(self.candidates), np.nan)
 
     def errors(self) -> Floats:
-        """Standard errors of the mean over prompts, [G]; NaN with fewer than two. Those of a root are to first order."""
+        """Standard errors of the mean over prompts, [G]; NaN with fewer than two. A root's are to first order."""
         prompts = len(self.each)
         if prompts < 2:
             return np.full(len(self.candidates), np.nan)
