@@ -1,0 +1,139 @@
+"""Plans: what they promise is what is then computed, they touch nothing, and they never guess a time."""
+
+import pytest
+
+from solrl_tasks.stages.explore import explore
+from solrl_tasks.stages.plan import plan_baseline
+from solrl_tasks.stages.session import planning_session
+from solrl_tasks.store.costs import PoolCost
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import list_runs
+from solrl_tasks.studies.plan import (
+    PlannedPool,
+    StudyPlan,
+    estimate_seconds,
+    plan_pools,
+    plan_rows,
+    plan_summary,
+    time_image,
+)
+from tests.studies.jobs import proxy
+
+
+def cost(steps, images, seconds):
+    return PoolCost({"steps": steps}, images, seconds)
+
+
+def test_a_plan_equals_what_is_then_computed(opened):
+    with opened("study") as session:
+        jobs = {"two": proxy(session, steps=2), "three": proxy(session, steps=3), "more": proxy(session, candidates=12)}
+        plan = plan_pools(session, jobs)
+        computed = [explore(session, job).details["blocks_computed"] for job in jobs.values()]
+        assert plan.missing == plan.blocks == sum(computed) == 2 * 3 + 2 * 2
+        assert plan.forwards == session.worker.counters.forwards
+        assert plan.images == 2 * 12 + 2 * 8
+        again = plan_pools(session, jobs)
+    assert (again.missing, again.forwards, again.images, again.seconds) == (0, 0, 0, 0.0)
+    assert again.blocks == plan.blocks
+    assert "nothing is to be computed" in plan_summary(again)
+
+
+def test_one_pool_under_several_names_is_planned_once(opened):
+    with opened("study") as session:
+        plan = plan_pools(session, {"proxy": proxy(session), "reference": proxy(session), "other": proxy(session, 3)})
+    assert [pool.label for pool in plan.pools] == ["proxy = reference", "other"]
+
+
+def test_a_plan_makes_nothing_and_loads_nothing(tmp_path, recipe_of):
+    session = planning_session(tmp_path / "store", "study", recipe_of())
+    plan = plan_pools(session, {"a": proxy(session)})
+    assert plan.missing == plan.blocks == 4
+    assert session.worker.counters.loads == 0
+    assert not list((tmp_path / "store" / "pools").glob("*"))
+    assert list_runs(Store(tmp_path / "store")) == []
+
+
+def test_a_plan_can_be_made_while_another_process_computes(tmp_path, recipe_of, opened):
+    with opened("study") as running:
+        explore(running, proxy(running))
+        session = planning_session(tmp_path / "store", "study", recipe_of())
+        with proxy(running).open(running).lock("as another process would"):
+            assert plan_pools(session, {"a": proxy(session)}).missing == 0
+
+
+def test_what_is_damaged_is_missing(opened):
+    with opened("study") as session:
+        job = proxy(session)
+        explore(session, job)
+        (first, *_) = sorted((job.open(session)._folder.path).glob("data.zarr/rewards/*/values/c/*/*"))
+        first.write_bytes(bytes(len(first.read_bytes())))
+        plan = plan_pools(session, {"a": job})
+        assert (plan.missing, plan.blocks) == (1, 4)
+        assert explore(session, job).details["blocks_computed"] == 1
+
+
+def test_no_time_is_guessed_before_anything_like_it_was_measured(opened):
+    with opened("study") as session:
+        plan = plan_pools(session, {"a": proxy(session), "b": proxy(session, 3)})
+        assert [pool.seconds for pool in plan.pools] == [None, None]
+        assert "never measured" in plan_summary(plan)
+        assert {row["device time"] for row in plan_rows(plan)} == {"not measured"}
+        explore(session, proxy(session))
+        assert estimate_seconds(session, proxy(session, engine="bf16")) is None
+        assert estimate_seconds(session, proxy(session, sampler="dpm2")) is None
+        assert estimate_seconds(session, plan_baseline(session)) is None, "its engine is another"
+        plan = plan_pools(session, {"a": proxy(session, 3), "b": proxy(session, engine="bf16")})
+    assert plan.unmeasured == ("b",)
+    assert plan.pools[0].seconds is not None
+    assert "without 1 pools" in plan_summary(plan)
+
+
+def test_the_estimate_is_what_like_blocks_took(opened):
+    with opened("study") as session:
+        spent = explore(session, proxy(session)).device_seconds
+        timing = estimate_seconds(session, proxy(session))
+        longer = estimate_seconds(session, proxy(session, steps=6))
+        assert timing is not None
+        assert longer is not None
+        assert timing.seconds == pytest.approx(spent / 16, rel=1e-3)
+        assert longer.seconds == pytest.approx(3 * timing.seconds)
+        assert "in proportion" in longer.basis
+        plan = plan_pools(session, {"more": proxy(session, candidates=16)})
+        assert plan.seconds == pytest.approx(timing.seconds * 16)
+
+
+def test_another_reward_on_kept_images_has_no_time_of_its_own(opened):
+    with opened("study", rewards=[{"name": "colourfulness"}, {"name": "brightness"}]) as session:
+        both = proxy(session, keep="lossless")
+        one = proxy(session, keep="lossless", rewards=both.rewards[:1])
+        explore(session, one)
+        plan = plan_pools(session, {"a": both})
+        done = session.worker.counters.forwards
+        explore(session, both)
+        assert session.worker.counters.forwards == done
+    assert (plan.missing, plan.forwards, plan.images, plan.pools[0].seconds) == (4, 0, 0, None)
+    assert "only lack a score" in plan.pools[0].basis
+
+
+def test_times_of_several_step_counts_lie_on_a_line():
+    exact = [cost(2, 10, 10 * (0.5 + 2 * 0.1)), cost(6, 30, 30 * (0.5 + 6 * 0.1))]
+    timing = time_image(40, exact)
+    assert timing is not None
+    assert timing.seconds == pytest.approx(0.5 + 40 * 0.1)
+    assert time_image(6, exact).seconds == pytest.approx(1.1)
+    falling = time_image(40, [cost(2, 10, 20.0), cost(6, 10, 10.0)])
+    assert falling is not None
+    assert falling.seconds >= 0
+    assert time_image(3, []) is None
+
+
+def test_totals_and_plain_values():
+    pools = (
+        PlannedPool("a", "k1", 4, 2, 8, 4, 10.0, "x"),
+        PlannedPool("b", "k2", 3, 3, 6, 2, None, "y"),
+        PlannedPool("c", "k3", 1, 0, 0, 0, 0.0, "z"),
+    )
+    plan = StudyPlan(pools)
+    assert (plan.blocks, plan.missing, plan.forwards, plan.images, plan.seconds) == (8, 5, 14, 6, 10.0)
+    assert plan.as_json()["unmeasured"] == ["b"]
+    assert plan.as_json()["pools"][0]["label"] == "a"
