@@ -8,8 +8,9 @@ from solrl_tasks.bench.comparison.work import NoRateError, Work, model_work
 from solrl_tasks.bench.flops import ModelFlops, count_flops
 from solrl_tasks.bench.peaks import PEAKS, Precision, nominal_rates
 from solrl_tasks.config.extensions import find_extension
-from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.config.recipe import ModelSpec, Recipe
 from solrl_tasks.models.sources import base_digest
+from solrl_tasks.stages.resolutions import sampled_model
 from solrl_tasks.store.atomic import read_sealed, write_sealed
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import key
@@ -47,8 +48,13 @@ class Modelled:
         return None if found is None else sum(found.values())
 
 
-def model_iteration(recipe: Recipe, flops: ModelFlops, hardware: str = DEFAULT_HARDWARE) -> Modelled:
+def model_iteration(
+    recipe: Recipe, flops: ModelFlops, hardware: str = DEFAULT_HARDWARE, explored: ModelFlops | None = None
+) -> Modelled:
     """One iteration of a recipe on some hardware.
+
+    Args:
+        explored: see ``model_work``.
 
     Raises:
         ValueError: nothing is known of the hardware.
@@ -57,17 +63,23 @@ def model_iteration(recipe: Recipe, flops: ModelFlops, hardware: str = DEFAULT_H
     if not rates:
         raise ValueError(f"no rates are known of {hardware!r}; there are those of {', '.join(PEAKS)}")
     try:
-        return Modelled(hardware, rates, model_work(recipe, flops, rates=rates))
+        return Modelled(hardware, rates, model_work(recipe, flops, rates=rates, explored=explored))
     except NoRateError as error:
         return Modelled(hardware, rates, None, f"{hardware}: {error}")
 
 
-def model_flops(store: Store, recipe: Recipe) -> ModelFlops:
+def model_recipe(store: Store, recipe: Recipe, hardware: str = DEFAULT_HARDWARE) -> Modelled:
+    """``model_iteration`` of a recipe whose operations are counted here, those of a lower resolution included."""
+    flops = model_flops(store, recipe.model)
+    explored = model_flops(store, sampled_model(recipe.model, recipe.explore))
+    return model_iteration(recipe, flops, hardware, explored)
+
+
+def model_flops(store: Store, model: ModelSpec) -> ModelFlops:
     """Operations of one image and step, counted once for a model and resolution and kept in the store.
 
     Weights are loaded for it where nobody has counted before.
     """
-    model = recipe.model
     spec = {
         "base": base_digest(model, store.root / "cache"),
         "family": [model.family, find_extension("family", model.family).version],
@@ -78,14 +90,14 @@ def model_flops(store: Store, recipe: Recipe) -> ModelFlops:
     try:
         return ModelFlops.model_validate(read_sealed(path))
     except (FileNotFoundError, DamagedError):
-        found = _count(recipe)
+        found = _count(model)
         write_sealed(path, found.model_dump(mode="json"))
         return found
 
 
-def _count(recipe: Recipe) -> ModelFlops:
+def _count(model: ModelSpec) -> ModelFlops:
     from solrl_tasks.workers.device import Device
     from solrl_tasks.workers.numerics import default_device
 
-    device = Device(recipe.model, default_device())
+    device = Device(model, default_device())
     return count_flops(device.family, device.resident.embeddings.get(("a picture",)))

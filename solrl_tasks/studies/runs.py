@@ -16,7 +16,7 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import Arm, ArmRun
 from solrl_tasks.studies.execution import note_execution, read_execution, stage_seconds
-from solrl_tasks.studies.modelled import DEFAULT_HARDWARE, Modelled, model_flops, model_iteration
+from solrl_tasks.studies.modelled import DEFAULT_HARDWARE, Modelled, model_recipe
 from solrl_tasks.studies.processes import ProcessDiedError, in_processes, one_thread, orphaned
 from solrl_tasks.studies.timing import read_timing
 from solrl_tasks.tracking.summary import Summary
@@ -295,7 +295,7 @@ def read_runs(
                 run_id=run.run_id,
                 recipe=recipe,
                 summaries=tuple(Summary.model_validate(one) for one in view.summaries().values()),
-                modelled=model_iteration(recipe, model_flops(store, recipe), hardware),
+                modelled=model_recipe(store, recipe, hardware),
                 processes=execution.processes,
                 timing=timed.get(run.arm.name),
                 hardware=execution.hardware,

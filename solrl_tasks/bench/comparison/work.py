@@ -41,7 +41,11 @@ def ideal_rates(bf16: float) -> dict[Precision, float]:
 
 
 def model_work(
-    recipe: Recipe, flops: ModelFlops, rate: float = RATE, rates: Mapping[Precision, float] | None = None
+    recipe: Recipe,
+    flops: ModelFlops,
+    rate: float = RATE,
+    rates: Mapping[Precision, float] | None = None,
+    explored: ModelFlops | None = None,
 ) -> Work:
     """Evaluations of the network by stage, each at the rate that its precision would have in hardware.
 
@@ -53,10 +57,14 @@ def model_work(
     Args:
         rate: operations a second in bfloat16, of which the other precisions are multiples.
         rates: of each precision, in the place of ``rate``.
+        explored: of one image and step at ``explore.resolution``; needed where that is not the model's.
 
     Raises:
         NoRateError: ``rates`` lacks a precision that the recipe samples in.
+        ValueError: ``explored`` is needed.
     """
+    if explored is None and recipe.explore.resolution not in (None, recipe.model.resolution):
+        raise ValueError(f"what an image of explore.resolution {recipe.explore.resolution} takes has to be counted too")
     known = ideal_rates(rate) if rates is None else rates
     explore, select, update = recipe.explore, recipe.select, recipe.update
     prompts = recipe.prompts.per_iteration
@@ -66,7 +74,7 @@ def model_work(
     branches = 2 if recipe.model.guidance_scale > 1 else 1
     again = recipe.regenerate
     return Work(
-        explore=prompts * chosen * explore.steps * branches * _step_seconds(explore.engine, flops, known),
+        explore=prompts * chosen * explore.steps * branches * _step_seconds(explore.engine, explored or flops, known),
         regenerate=prompts * select.keep * again.steps * branches * _step_seconds(again.engine, flops, known),
         update=rows * (TRAINED_PASSES + len(objective.roles)) * branches * flops.total / known["bf16"],
     )

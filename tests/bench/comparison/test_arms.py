@@ -68,3 +68,13 @@ def test_more_evaluations_of_the_network_are_more_work():
     assert model_work(guided, FLOPS).total == pytest.approx(2 * model_work(recipe("ram", "plain"), FLOPS).total)
     free, held = (model_work(recipe(arm, "plain"), FLOPS).update for arm in ("awm-free", "awm"))
     assert held == pytest.approx(1.5 * free)
+
+
+def test_exploring_smaller_images_is_less_work():
+    lowered = recipe("ram", "two-stage", changes={"explore.resolution": 32})
+    with pytest.raises(ValueError, match=r"explore\.resolution 32 takes has to be counted too"):
+        model_work(lowered, FLOPS)
+    quarter = FLOPS.model_copy(update={"total": 25, "quantisable": 20})
+    small, whole = model_work(lowered, FLOPS, explored=quarter), model_work(recipe("ram", "two-stage"), FLOPS)
+    assert small.explore == pytest.approx(whole.explore / 4)
+    assert (small.regenerate, small.update) == (whole.regenerate, whole.update)
