@@ -12,6 +12,7 @@ from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
+from solrl_tasks.reports.provenance import engine_kind
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store import atomic
@@ -59,7 +60,7 @@ def describe(store: Store, view: RunView) -> RunFacts:
         experiment=recipe.tracking.experiment,
         device_kind=device_kind(record),
         recipe=recipe.model_dump(mode="json"),
-        engines={name: find_extension("engine", name).kind for name in sorted(used)},
+        engines={name: engine_kind(name, str(record.get("device_class", "cpu"))) for name in sorted(used)},
         versions=dict(record.get("libraries", {})),
         evaluates=evaluated(view),
     )

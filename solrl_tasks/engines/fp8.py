@@ -69,8 +69,9 @@ class Fp8Engine(MergingEngine):
         if self.options.fused:
             self._fused_blocks = fuse(twin)
 
-    def _kind(self) -> Literal["real", "emulated"]:
-        return "real" if self.device.type == "cuda" else "emulated"
+    @classmethod
+    def kind_on(cls, device_class: str) -> Literal["real", "emulated"]:
+        return "real" if device_class.startswith("sm_") else "emulated"
 
     def _compute(self) -> str:
         how = "fast accumulation" if self.device.type == "cuda" else "emulated, summed in float32"

@@ -76,9 +76,10 @@ class MergingEngine(ABC):
     def _compute(self) -> str:
         """What the matrix multiplications really are, for the record."""
 
-    def _kind(self) -> Literal["real", "emulated"]:
-        """``kind``, unless it is another on this device."""
-        return self.kind
+    @classmethod
+    def kind_on(cls, device_class: str) -> Literal["real", "emulated"]:  # noqa: ARG003
+        """``kind``, unless it is another on devices of a class such as ``cpu`` or ``sm_90``."""
+        return cls.kind
 
     def _rewrite(self, twin: nn.Module) -> None:  # noqa: B027 (most engines leave it as it is)
         """Change what is around the layers of a twin, once they are its own; nothing by default."""
@@ -179,7 +180,7 @@ class MergingEngine(ABC):
         return EngineRecord(
             name=self.name,
             version=self.version,
-            kind=self._kind(),
+            kind=self.kind_on(device_class(self.device)),
             compute=self._compute(),
             hardware=hardware_name(self.device),
             replaced=self._replaced,
