@@ -1,7 +1,7 @@
 """Plots of runs and studies: off screen, the same bytes for the same numbers, no global state touched."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -38,17 +39,27 @@ class Series:
         x: iterations or explore steps, increasing.
         y: means; a NaN leaves a gap.
         error: standard errors of ``y``, or None where there is none.
+        bounds: lower and upper bounds of ``y``, or None where there are none; drawn in the place of ``error``.
     """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     error: Sequence[float] | None = None
+    bounds: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.x), len(self.y), len(self.x if self.error is None else self.error)}
+        beside = [values for values in (self.error, *(self.bounds or ())) if values is not None]
+        lengths = {len(self.x), len(self.y), *map(len, beside)}
         if len(lengths) > 1 or not self.x:
-            raise ValueError(f"series {self.label!r}: x, y and error must be of one length and not empty")
+            raise ValueError(f"series {self.label!r}: x, y, error and bounds must be of one length and not empty")
+
+    def reach(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        """How far an interval reaches below and above ``y``; None where nothing is known of the error."""
+        if self.bounds is not None:
+            low, high, y = _floats(self.bounds[0]), _floats(self.bounds[1]), _floats(self.y)
+            return np.maximum(y - low, 0.0), np.maximum(high - y, 0.0)
+        return None if self.error is None else (_floats(self.error), _floats(self.error))
 
 
 def reward_curve(series: Sequence[Series], reward: str, title: str = "", kind: Literal["png", "svg"] = "png") -> bytes:
@@ -106,6 +117,95 @@ def noise_curve(
     return _draw(series, ("eta", measure, title), "bars", kind)
 
 
+def heat_map(
+    values: npt.NDArray[np.floating],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    names: tuple[str, str, str] = ("", "", ""),
+    limits: tuple[float, float] = (0.0, 1.0),
+    kind: Literal["png", "svg"] = "png",
+) -> bytes:
+    """A number for each row and column, written into its cell and shown by the darkness of the cell.
+
+    Args:
+        values: [rows, columns]; a NaN is an empty cell.
+        rows, columns: labels, such as engines and step counts.
+        names: of the columns' axis and the rows' axis, and the title.
+        limits: values of the palest and the darkest colour.
+
+    Raises:
+        ValueError: labels do not fit, or there is nothing to draw.
+    """
+    if values.shape != (len(rows), len(columns)) or values.size == 0:
+        raise ValueError(
+            f"a heat map needs a value for each label, found {values.shape} for {len(rows)} x {len(columns)}"
+        )
+    across, down, title = names
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(SIZE[0], 1.3 + 0.45 * len(rows)), dpi=150, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        shade = LinearSegmentedColormap.from_list("solrl", ["#f4f7fb", COLOURS[0]])
+        axes.imshow(np.ma.masked_invalid(values), cmap=shade, vmin=limits[0], vmax=limits[1], aspect="auto")
+        middle = sum(limits) / 2
+        for row, column in zip(*np.nonzero(np.isfinite(values)), strict=True):
+            value = float(values[row, column])
+            colour = "white" if value > middle + 0.1 * (limits[1] - limits[0]) else INK
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set_xlabel(across, color=INK)
+        axes.set_ylabel(down, color=INK)
+        axes.set_title(title, loc="left", color=INK, fontsize=11, pad=10)
+        axes.tick_params(colors=SOFT, length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        return _encode(figure, kind)
+
+
+def stacked_bars(
+    x: Sequence[int],
+    parts: Mapping[str, Sequence[float]],
+    names: tuple[str, str],
+    title: str = "",
+    kind: Literal["png", "svg"] = "png",
+) -> bytes:
+    """Parts of a whole, such as the seconds of stages, on top of each other at every place.
+
+    Args:
+        x: places, such as iterations.
+        parts: by name, a value at each place, at least 0; the first stands lowest.
+        names: of the axes.
+
+    Raises:
+        ValueError: there is nothing to draw, or a part has not as many values as there are places.
+    """
+    if not x or not parts or any(len(values) != len(x) for values in parts.values()):
+        lengths = {name: len(values) for name, values in parts.items()}
+        raise ValueError(f"bars need places and as many values of every part, found {len(x)} places and {lengths}")
+    with rc_context(_STYLE):
+        figure = Figure(figsize=SIZE, dpi=150, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        base = np.zeros(len(x))
+        for colour, (name, values) in zip(_cycle(len(parts)), parts.items(), strict=True):
+            axes.bar(x, values, bottom=base, color=colour, label=name)
+            base += _floats(values)
+        _dress(axes, (*names, title), legend=False)
+        handles, labels = axes.get_legend_handles_labels()
+        # In the order in which they are stacked, beside the bars: over them it would hide the highest.
+        figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False, labelcolor=INK)
+        return _encode(figure, kind)
+
+
+def _encode(figure: Figure, kind: str) -> bytes:
+    file = io.BytesIO()
+    # Software version and date would make every file differ from the last.
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    figure.savefig(file, format=kind, metadata=metadata)
+    return file.getvalue()
+
+
 def _draw(series: Sequence[Series], names: tuple[str, str, str], errors: Literal["band", "bars"], kind: str) -> bytes:
     if not series:
         raise ValueError("a plot needs at least one series")
@@ -116,11 +216,7 @@ def _draw(series: Sequence[Series], names: tuple[str, str, str], errors: Literal
         for colour, line in zip(_cycle(len(series)), series, strict=True):
             _add(axes, line, colour, errors)
         _dress(axes, names, any(line.label for line in series))
-        file = io.BytesIO()
-        # Software version and date would make every file differ from the last.
-        metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-        figure.savefig(file, format=kind, metadata=metadata)
-    return file.getvalue()
+        return _encode(figure, kind)
 
 
 def _cycle(count: int) -> list[str]:
@@ -129,14 +225,15 @@ def _cycle(count: int) -> list[str]:
 
 def _add(axes: Axes, line: Series, colour: str, errors: Literal["band", "bars"]) -> None:
     x, y = _floats(line.x), _floats(line.y)
-    error = None if line.error is None else _floats(line.error)
+    reach = line.reach()
     axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=4, label=line.label or None)
-    if error is None:
+    if reach is None:
         return
+    below, above = reach
     if errors == "band":
-        axes.fill_between(x, y - error, y + error, color=colour, alpha=0.16, linewidth=0)
+        axes.fill_between(x, y - below, y + above, color=colour, alpha=0.16, linewidth=0)
     else:
-        axes.errorbar(x, y, error, fmt="none", ecolor=colour, elinewidth=1.2, capsize=3)
+        axes.errorbar(x, y, np.stack([below, above]), fmt="none", ecolor=colour, elinewidth=1.2, capsize=3)
 
 
 def _dress(axes: Axes, names: tuple[str, str, str], legend: bool) -> None:
