@@ -9,6 +9,7 @@ from typing import Any, Final
 from solrl_tasks.config.load import parse_recipe
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe
 from solrl_tasks.stages.learning import noise_of
+from solrl_tasks.stages.resolutions import lowered
 from solrl_tasks.stages.scores import normalised
 from solrl_tasks.store.keys import digest
 
@@ -202,5 +203,6 @@ def _uses_exploration(recipe: Recipe) -> bool:
 def _repeats(recipe: Recipe) -> bool:
     first, again = recipe.explore, recipe.regenerate
     same = (first.engine, first.sampler, first.steps) == (again.engine, again.sampler, again.steps)
+    same = same and lowered(recipe.model, first) is None
     # An objective with noise in its steps regenerates other images than were explored.
     return same and noise_of(recipe, 1) is None
