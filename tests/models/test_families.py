@@ -185,6 +185,25 @@ def test_another_guidance_is_another_view_of_the_same_networks(name):
 
 
 @EACH
+def test_another_resolution_is_another_view_of_the_same_networks(name):
+    small, large = (load(tiny_spec(name, resolution=side)) for side in (32, 64))
+    x = {family: initial_noise([1, 2], family.latent_shape) for family in (small, large)}
+    before = large.velocity(large.transformer, x[large], 0.6, large.encode(PROMPTS))
+    viewed = large.at_resolution(32)
+    assert viewed.transformer is large.transformer
+    assert (viewed.spec, viewed.latent_shape) == (small.spec, small.latent_shape)
+    assert viewed.sigmas(4) == small.sigmas(4)
+    ours, theirs = (f.velocity(f.transformer, x[small], 0.6, f.encode(PROMPTS)) for f in (viewed, small))
+    assert torch.equal(ours, theirs)
+    ours, theirs = (f.decode(x[small]).images for f in (viewed, small))
+    assert ours.shape == (2, 32, 32, 3) and np.array_equal(ours, theirs)
+    assert torch.equal(large.velocity(large.transformer, x[large], 0.6, large.encode(PROMPTS)), before)
+    assert viewed.with_guidance(1.0, 1.0).at_resolution(64).latent_shape == large.latent_shape
+    with pytest.raises(FamilyError, match=r"model\.resolution is 24"):
+        large.at_resolution(24)
+
+
+@EACH
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(name):
     low, exact = load(tiny_spec(name, dtype="bfloat16")), load(tiny_spec(name, dtype="float32"))
     assert {p.dtype for p in low.transformer.parameters()} == {torch.bfloat16}

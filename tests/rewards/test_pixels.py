@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from solrl_tasks.rewards.pixels import CLIP_MEAN, CLIP_STD, resize_and_crop, resize_and_pad
+from solrl_tasks.rewards.pixels import CLIP_MEAN, CLIP_STD, enlarge, resize_and_crop, resize_and_pad
 
 LEVEL = 1 / 255 / min(CLIP_STD)
 """One step of an 8-bit pixel, after normalising."""
@@ -113,3 +113,16 @@ def test_pixels_of_an_image_do_not_depend_on_the_others(preprocess):
     together = preprocess(source, 28)
     for row in range(5):
         assert torch.equal(together[row : row + 1], preprocess(source[row : row + 1], 28))
+
+
+def test_images_are_enlarged_by_the_stated_filter():
+    images = np.random.default_rng(5).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    large = enlarge(images, 24)
+    assert (large.shape, large.dtype) == ((3, 24, 24, 3), np.uint8)
+    # PIL rounds between its two passes.
+    across = np.clip(np.round(resampled(images.astype(float), 24, 2)), 0, 255)
+    expected = np.clip(np.round(resampled(across, 24, 1)), 0, 255)
+    assert np.abs(large.astype(int) - expected).max() <= 1
+    assert np.array_equal(enlarge(images[1:2], 24), large[1:2])
+    assert enlarge(images, 8) is images
+    assert enlarge(images[:0], 24).shape[0] == 0

@@ -83,3 +83,41 @@ def test_draws_differ_between_runs_and_epochs():
 def test_more_prompts_than_there_are_is_refused(count):
     with pytest.raises(ValueError, match="there are 4"):
         identity.draw_prompts(4, count, 0, 0)
+
+
+@given(st.integers(1, 4), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3, unique=True))
+def test_pooled_noise_is_that_of_the_seed_at_the_coarser_scale(factor, seeds):
+    whole = identity.initial_noise(seeds, (2, 3 * factor, 5 * factor))
+    pooled = identity.pool_noise(whole, factor)
+    means = whole.double().reshape(len(seeds), 2, 3, factor, 5, factor).mean(dim=(3, 5))
+    torch.testing.assert_close(pooled.double(), means * factor, rtol=0, atol=1e-6)
+    assert pooled.dtype == torch.float32 and pooled.is_contiguous()
+    alone = torch.cat([identity.pool_noise(identity.initial_noise([s], whole.shape[1:]), factor) for s in seeds])
+    assert torch.equal(alone, pooled)
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4])
+def test_pooled_noise_is_standard_normal_and_its_values_independent(factor):
+    seeds = [identity.candidate_seed(1, "abc-0", index) for index in range(200)]
+    pooled = identity.pool_noise(identity.initial_noise(seeds, (4, 12 * factor, 12 * factor)), factor)
+    flat = pooled.reshape(-1)
+    assert flat.mean().item() == pytest.approx(0.0, abs=0.015)
+    assert flat.var().item() == pytest.approx(1.0, abs=0.02)
+    assert flat.pow(4).mean().item() == pytest.approx(3.0, abs=0.15)
+    for neighbours in (pooled[..., 1:] * pooled[..., :-1], pooled[..., 1:, :] * pooled[..., :-1, :]):
+        assert neighbours.mean().item() == pytest.approx(0.0, abs=0.02)
+    assert (pooled[:, 1:] * pooled[:, :-1]).mean().item() == pytest.approx(0.0, abs=0.02)
+
+
+def test_pooled_noise_is_that_of_every_earlier_release():
+    assert identity.POOLING == "mean-v1"
+    pooled = identity.pool_noise(identity.initial_noise([0, 1, 2**64 - 1], (4, 6, 6)), 3)
+    assert digest(pooled) == "e8554d3168e8e8df6016a7ac69bd0826"
+
+
+def test_pooling_by_one_changes_nothing_and_by_no_part_of_the_sides_is_refused():
+    noise = identity.initial_noise([3], (2, 4, 6))
+    assert torch.equal(identity.pool_noise(noise, 1), noise)
+    for factor in (0, 4, 3):
+        with pytest.raises(ValueError, match=f"4 x 6 cells cannot be pooled {factor} by {factor}"):
+            identity.pool_noise(noise, factor)
