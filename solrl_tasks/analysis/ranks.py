@@ -5,7 +5,8 @@ or with fewer valid pairs than are needed, says nothing about ranking: its value
 it as excluded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -98,6 +99,76 @@ def whole_groups(proxy: Floats, true: Floats, keep: int) -> dict[str, Estimate]:
     return {name: mean_estimate(each) for name, each in values.items()}
 
 
+def matches(proxy: Floats, true: Floats, counts: Sequence[int]) -> dict[str, Floats]:
+    """How far the proxy's top k and bottom k are those of the true reward, for each group and each k.
+
+    Candidates that tie at the edge of a choice count in equal part.
+
+    * ``top_overlap_k``: the strict one. The share of the proxy's top k whose true reward reaches the k-th best one;
+      without ties the overlap of two sets. 1 at best, k / N by chance. ``bottom_overlap_k`` likewise from below.
+    * ``top_match_k``: the lenient one. The mean share of the group's other candidates that a pick of the proxy's top k
+      is better than, ties half: with r its true rank of N, (N - r) / (N - 1). 1 - (k - 1) / (2 N - 2) at best, 1/2 by
+      chance. ``bottom_match_k``: the mean share that a pick of the bottom k is worse than. A near miss costs little
+      here and everything in the strict one.
+
+    Published rates (Sol-RL, Table 8) do not say how they were computed. They fall as k rises, which the lenient one
+    does at its best and the strict one does not; that is no proof that it is theirs.
+
+    Args:
+        proxy: ``[P, N]``; non-finite where invalid.
+        true: ``[P, N]`` of whole groups.
+        counts: each k, at least 1; groups with fewer valid pairs are left out.
+
+    Raises:
+        ValueError: the shapes differ, or a k is below 1.
+    """
+    if any(count < 1 for count in counts):
+        raise ValueError(f"counts are {list(counts)}: at least 1 candidate must be picked")
+    found: dict[str, Floats] = {}
+    for k in counts:
+        least = max(2, k)
+        found |= {
+            f"top_overlap_{k}": _each(proxy, true, least, partial(_overlap, count=k)),
+            f"bottom_overlap_{k}": _each(-proxy, -true, least, partial(_overlap, count=k)),
+            f"top_match_{k}": _each(proxy, true, least, partial(_match, count=k)),
+            f"bottom_match_{k}": _each(-proxy, -true, least, partial(_match, count=k)),
+        }
+    return found
+
+
+def regret(proxy: Floats, true: Floats, keep: int) -> dict[str, Floats]:
+    """What choosing the best by the proxy gave away, for each group.
+
+    ``regret``: mean true reward of the b = keep - keep // 2 truly best candidates minus that of the b that the proxy
+    picks, in units of the reward; 0 is nothing. ``regret_std``: the same over the standard deviation of the group's
+    true rewards, which makes prompts and rewards comparable. A choice by lot has the mean of the b best minus that of
+    all.
+
+    Args as for ``ends``. Raises as it does.
+    """
+    if keep < 2:
+        raise ValueError(f"keep is {keep}: two ends need at least 2")
+    best = keep - keep // 2
+    return {
+        "regret": _each(proxy, true, keep, lambda p, t: _regret(p, t, best)),
+        "regret_std": _each(proxy, true, keep, lambda p, t: _regret(p, t, best) / float(t.std())),
+    }
+
+
+def fidelity(proxy: Floats, true: Floats, keep: int, counts: Sequence[int]) -> dict[str, Floats]:
+    """Every measure of a proxy where both rewards of whole groups are known, ``[P]`` each.
+
+    ``spearman``, ``kendall``, and what ``ends``, ``regret`` and ``matches`` return; arguments as for these.
+    """
+    return {
+        "spearman": spearman(proxy, true),
+        "kendall": kendall(proxy, true),
+        **ends(proxy, true, keep),
+        **regret(proxy, true, keep),
+        **matches(proxy, true, counts),
+    }
+
+
 def kept_inflated(proxy: Floats, true: Floats) -> dict[str, Estimate]:
     """Rank correlation on the kept candidates alone, which is HIGHER than that of their whole groups.
 
@@ -161,3 +232,12 @@ def _overlap(proxy: Floats, true: Floats, count: int) -> float:
 
 def _contrast(proxy: Floats, true: Floats, best: int, worst: int) -> float:
     return float((_picked(proxy, best) - _picked(-proxy, worst)) @ true)
+
+
+def _match(proxy: Floats, true: Floats, count: int) -> float:
+    beaten = (rankdata(true) - 1) / (len(true) - 1)
+    return float(_picked(proxy, count) @ beaten)
+
+
+def _regret(proxy: Floats, true: Floats, best: int) -> float:
+    return float((_picked(true, best) - _picked(proxy, best)) @ true)

@@ -6,7 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from solrl_tasks.analysis.estimates import (
+    Bounded,
     Estimate,
+    bootstrap,
+    bounded_estimate,
     confidence_interval,
     mean_estimate,
     paired_difference,
@@ -108,3 +111,53 @@ def test_an_interval_covers_the_truth_as_often_as_it_says():
     assert 930 <= covered <= 970
     low, high = confidence_interval(mean_estimate(np.array([1.0])))
     assert math.isnan(low) and math.isnan(high)
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        (lambda random: random.standard_normal(24), 0.0),
+        (lambda random: 1 - random.beta(1, 8, 24), 8 / 9),
+        (lambda random: random.exponential(1.0, 24), 1.0),
+    ],
+)
+def test_bootstrap_bounds_hold_about_as_often_as_they_say(draw, mean):
+    random = np.random.default_rng(5)
+    bounds = [bootstrap(draw(random), seed, resamples=500) for seed in range(300)]
+    held = np.mean([low <= mean <= high for low, high in bounds])
+    assert 0.87 <= held <= 0.98
+
+
+def test_bootstrap_bounds_narrow_with_units_and_with_a_lower_level():
+    random = np.random.default_rng(0)
+    few, many = bootstrap(random.standard_normal(10)), bootstrap(random.standard_normal(1000))
+    assert few[1] - few[0] > 4 * (many[1] - many[0])
+    values = random.standard_normal(40)
+    assert np.ptp(bootstrap(values, level=0.5)) < np.ptp(bootstrap(values, level=0.95))
+
+
+def test_bootstrap_bounds_depend_on_values_and_seed_alone():
+    values = np.random.default_rng(1).standard_normal(12)
+    assert bootstrap(values, 3) == bootstrap(values, 3) != bootstrap(values, 4)
+    np.random.seed(7)
+    assert bootstrap(values, 3) == bootstrap(values, 3)
+    assert bootstrap(np.append(values, [np.nan, np.inf]), 3) == bootstrap(values, 3)
+
+
+def test_bootstrap_of_what_has_no_spread_or_too_few_units():
+    assert bootstrap(np.ones(5)) == (1.0, 1.0)
+    assert bootstrap(np.array([0.1 + 0.2, 0.3])) == pytest.approx((0.3, 0.3))
+    assert np.isnan(bootstrap(np.array([1.0]))).all()
+    assert np.isnan(bootstrap(np.array([np.nan, np.nan]))).all()
+
+
+def test_a_bounded_estimate_has_the_spread_of_its_units():
+    values = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
+    found = bounded_estimate(values)
+    assert (found.mean, found.n, found.excluded) == (2.5, 4, 1)
+    assert found.spread == pytest.approx(np.std(values[:4], ddof=1))
+    assert found.low <= found.mean <= found.high
+    single = bounded_estimate(np.array([2.0]))
+    assert np.isnan([single.spread, single.low, single.high, single.stderr]).all()
+    assert json.loads(single.model_dump_json())["low"] is None
+    assert Bounded.model_validate_json(found.model_dump_json()) == found

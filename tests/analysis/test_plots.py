@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from solrl_tasks.analysis.plots import Series, rank_curve, reward_curve
+from solrl_tasks.analysis.plots import Series, heat_map, rank_curve, reward_curve
 
 RUNS = [
     Series("seed 42", [0, 1, 2, 3], [0.30, 0.33, 0.37, 0.40], [0.01, 0.01, 0.02, 0.02]),
@@ -65,3 +65,28 @@ def test_lengths_must_agree_and_something_must_be_there():
         Series("a", [], [])
     with pytest.raises(ValueError, match="at least one"):
         reward_curve([], "r")
+
+
+def test_bounds_are_drawn_where_they_are_and_not_mirrored():
+    plain = Series("", [2, 4], [0.5, 0.5])
+    low = Series("", [2, 4], [0.5, 0.5], bounds=([0.1, 0.1], [0.5, 0.5]))
+    high = Series("", [2, 4], [0.5, 0.5], bounds=([0.5, 0.5], [0.9, 0.9]))
+    drawn = [rank_curve([series]) for series in (plain, low, high)]
+    assert len(set(drawn)) == 3
+    below, above = low.reach()
+    assert below.tolist() == pytest.approx([0.4, 0.4])
+    assert above.tolist() == [0.0, 0.0]
+    assert plain.reach() is None
+    with pytest.raises(ValueError, match="one length"):
+        Series("a", [1, 2], [1.0, 2.0], bounds=([0.0], [1.0, 2.0]))
+
+
+def test_a_heat_map_darkens_with_its_values_and_leaves_gaps():
+    values = np.array([[0.0, 1.0], [0.5, math.nan]])
+    labels = ["bf16", "nvfp4-emulated"], ["2", "4"]
+    picture = heat_map(values, *labels)
+    assert picture == heat_map(values, *labels)
+    assert (pixels(picture) == (31, 95, 174)).all(-1).sum() > 1000
+    assert (pixels(heat_map(values[:, :1], labels[0], ["2"])) == (31, 95, 174)).all(-1).sum() == 0
+    with pytest.raises(ValueError, match="for each label"):
+        heat_map(values, ["bf16"], ["2", "4"])

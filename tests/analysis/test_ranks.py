@@ -4,7 +4,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from solrl_tasks.analysis.ranks import END_METRICS, ends, kendall, kept_contrast, kept_inflated, spearman, whole_groups
+from solrl_tasks.analysis.ranks import (
+    END_METRICS,
+    ends,
+    fidelity,
+    kendall,
+    kept_contrast,
+    kept_inflated,
+    matches,
+    regret,
+    spearman,
+    whole_groups,
+)
 
 
 def correlated(prompts, candidates, rho, seed=0):
@@ -154,3 +165,87 @@ def test_what_cannot_be_compared_is_refused():
         spearman(np.zeros((2, 3)), np.zeros((2, 4)))
     with pytest.raises(ValueError, match="two ends need at least 2"):
         ends(np.zeros((2, 3)), np.zeros((2, 3)), 1)
+
+
+def test_a_proxy_that_is_the_reference_gives_nothing_away():
+    _, true = correlated(5, 96, 0.0)
+    found = {name: values.mean() for name, values in fidelity(true, true, 24, (4, 8, 12)).items()}
+    assert found["spearman"] == pytest.approx(1.0)
+    assert found["contrast_share"] == pytest.approx(1.0)
+    assert (found["regret"], found["regret_std"]) == pytest.approx((0.0, 0.0), abs=1e-12)
+    for k in (4, 8, 12):
+        assert (found[f"top_overlap_{k}"], found[f"bottom_overlap_{k}"]) == (1.0, 1.0)
+        best = 1 - (k - 1) / (2 * 95)
+        assert (found[f"top_match_{k}"], found[f"bottom_match_{k}"]) == pytest.approx((best, best))
+
+
+def test_an_independent_proxy_finds_what_chance_finds():
+    proxy, true = correlated(600, 48, 0.0)
+    found = {name: values.mean() for name, values in fidelity(proxy, true, 12, (4, 12)).items()}
+    assert found["spearman"] == pytest.approx(0.0, abs=0.02)
+    assert (found["rank_best"], found["rank_worst"]) == pytest.approx((24.5, 24.5), abs=0.6)
+    assert found["contrast_share"] == pytest.approx(0.0, abs=0.03)
+    for k in (4, 12):
+        assert found[f"top_overlap_{k}"] == pytest.approx(k / 48, abs=0.02)
+        assert found[f"bottom_overlap_{k}"] == pytest.approx(k / 48, abs=0.02)
+        assert found[f"top_match_{k}"] == pytest.approx(0.5, abs=0.02)
+        assert found[f"bottom_match_{k}"] == pytest.approx(0.5, abs=0.02)
+    ideal = np.mean([np.sort(group)[-6:].mean() - group.mean() for group in true])
+    assert found["regret"] == pytest.approx(ideal, abs=0.05)
+
+
+def test_a_reversed_proxy_is_as_wrong_as_can_be():
+    _, true = correlated(3, 20, 0.0)
+    found = matches(-true, true, (4,))
+    assert np.all(found["top_overlap_4"] == 0.0)
+    assert found["top_match_4"] == pytest.approx(3 / 2 / 19)
+    assert np.all(regret(-true, true, 8)["regret"] > 0)
+
+
+def test_matches_and_regret_by_hand():
+    proxy, true = groups([5, 4, 3, 2, 1, 0]), groups([10, 7, 8, 1, 0, 2])
+    found = matches(proxy, true, (1, 2, 3))
+    assert [found[f"top_overlap_{k}"][0] for k in (1, 2, 3)] == pytest.approx([1.0, 0.5, 1.0])
+    assert [found[f"bottom_overlap_{k}"][0] for k in (1, 2, 3)] == pytest.approx([0.0, 0.5, 1.0])
+    assert found["top_match_2"][0] == pytest.approx((5 / 5 + 3 / 5) / 2)
+    assert found["bottom_match_2"][0] == pytest.approx((5 / 5 + 3 / 5) / 2)
+    given_away = regret(proxy, true, 4)
+    assert given_away["regret"][0] == pytest.approx((10 + 8) / 2 - (10 + 7) / 2)
+    assert given_away["regret_std"][0] == pytest.approx(0.5 / true.std())
+
+
+@settings(deadline=None)
+@given(tied, st.randoms(use_true_random=False), st.integers(2, 6))
+def test_no_new_measure_depends_on_the_order_of_candidates(pairs, order, keep):
+    shuffled = list(pairs)
+    order.shuffle(shuffled)
+    ours, theirs = (
+        fidelity(*(side[None] for side in np.array(p, dtype=np.float64).T), keep, (1, 3)) for p in (pairs, shuffled)
+    )
+    for name, values in ours.items():
+        assert values == pytest.approx(theirs[name], abs=1e-9, nan_ok=True), name
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(-1, 1), st.integers(2, 12))
+def test_regret_is_never_negative_and_is_the_best_part_of_the_lost_contrast(seed, rho, keep):
+    proxy, true = correlated(3, 15, rho, seed)
+    best, both = regret(proxy, true, keep)["regret"], ends(proxy, true, keep)
+    assert np.all(best >= -1e-9)
+    assert np.all(best <= both["contrast_ideal"] - both["contrast"] + 1e-9)
+
+
+def test_regret_scales_with_the_reward_and_its_share_does_not():
+    proxy, true = correlated(4, 30, 0.5)
+    plain, scaled = regret(proxy, true, 8), regret(proxy, 7 * true + 3, 8)
+    assert scaled["regret"] == pytest.approx(7 * plain["regret"])
+    assert scaled["regret_std"] == pytest.approx(plain["regret_std"])
+
+
+def test_what_cannot_be_picked_is_refused():
+    _, true = correlated(2, 8, 0.0)
+    with pytest.raises(ValueError, match="at least 1"):
+        matches(true, true, (0,))
+    with pytest.raises(ValueError, match="two ends"):
+        regret(true, true, 1)
+    assert np.isnan(matches(true, true, (9,))["top_match_9"]).all()
