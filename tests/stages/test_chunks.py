@@ -12,7 +12,7 @@ from solrl_tasks.engines.base import EngineError
 from solrl_tasks.sampling.prompts import Prompt, PromptSet
 from solrl_tasks.stages import chunks
 from solrl_tasks.stages import session as sessions
-from solrl_tasks.stages.chunks import HOST_CHUNK, MeasuredFit, balanced, settle_chunks
+from solrl_tasks.stages.chunks import HOST_CHUNK, MeasuredFit, UnmeasuredError, balanced, settle_chunks
 from solrl_tasks.stages.iteration import run_step
 from solrl_tasks.stages.reporter import SilentReporter
 from solrl_tasks.store.errors import ConfigChangedError
@@ -159,6 +159,13 @@ def test_a_damaged_measurement_is_made_again(measured):
     (kept,) = (fit.store.root / "cache" / "chunks").iterdir()
     kept.write_bytes(kept.read_bytes().replace(b"48", b"96"))
     assert replace(fit, worker=Asked(24))(AUTO.explore) == 24
+
+
+def test_a_plan_reads_what_was_measured_and_measures_nothing(measured):
+    with pytest.raises(UnmeasuredError, match=r"nvfp4-emulated on .* was never measured"):
+        measured(Asked(48)).recorded(AUTO.explore)
+    measured(Asked(48))(AUTO.explore)
+    assert measured(Asked(0)).recorded(AUTO.explore) == 48
 
 
 def test_the_engine_of_the_evaluation_is_checked_at_the_door(opened, monkeypatch):
