@@ -1,7 +1,7 @@
 """What the blocks of pools cost, as they recorded it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -64,20 +64,33 @@ class CostBook:
         return folders
 
 
+def block_seconds(store: Store, key: str, rewards: Sequence[str]) -> list[float]:
+    """Device seconds of every block of a pool that has all of these rewards, in order of rows and columns.
+
+    Raises:
+        MissingObjectError: there is no such pool.
+    """
+    return [seconds for seconds, _ in _blocks(BlockFolder.load(store, "pools", key), rewards)]
+
+
 def _cost(folder: BlockFolder, rewards: Sequence[str], made_here: Check) -> PoolCost:
+    known = {int(name, 16): record for name, record in folder.records().items()}
+    here = {number for number, record in known.items() if record is not None and made_here(record)}
+    times = [seconds for seconds, records in _blocks(folder, rewards) if records <= here]
+    return PoolCost(folder.spec, len(times) * folder.chunk, sum(times))
+
+
+def _blocks(folder: BlockFolder, rewards: Sequence[str]) -> Iterator[tuple[float, set[int]]]:
+    """Seconds of each block that has all of these rewards, and the records that it was made under."""
     arrays = [folder.array(reward_array(name)) for name in rewards]
     blocks = folder.blocks(folder.columns)
     entries = [array.entries(blocks) for array in arrays if array is not None]
     if len(entries) < len(rewards) or not entries:
-        return PoolCost(folder.spec, 0, 0.0)
-    known = {int(name, 16): record for name, record in folder.records().items()}
-    here = {number for number, record in known.items() if record is not None and made_here(record)}
-    count, microseconds = 0, 0
+        return
     stacked = np.stack(entries, axis=2)
     for row, index in np.ndindex(stacked.shape[:2]):
         block = stacked[row, index]
-        if np.all(block[:, _DIGEST] != 0) and all(int(number) in here for number in block[:, _RECORD]):
-            count += 1
+        if np.all(block[:, _DIGEST] != 0):
             # What was computed together has one time, and counts once.
-            microseconds += sum({int(one[_WRITTEN]): int(one[_MICROSECONDS]) for one in block}.values())
-    return PoolCost(folder.spec, count * folder.chunk, microseconds * 1e-6)
+            microseconds = sum({int(one[_WRITTEN]): int(one[_MICROSECONDS]) for one in block}.values())
+            yield microseconds * 1e-6, {int(number) for number in block[:, _RECORD]}
