@@ -15,7 +15,7 @@ import yaml
 
 from solrl_tasks.config.load import RecipeError, load_recipe
 from solrl_tasks.config.recipe import Recipe
-from solrl_tasks.studies.arms import Arm, ArmError, arm_name, arm_recipe, make_arm, study_recipe, switch_engine
+from solrl_tasks.studies.arms import Arm, ArmError, arm_recipe, make_arm, switch_engine
 from solrl_tasks.studies.families import Available, Family, nvfp4_engine, split_runnable
 
 FACTORS: Final[dict[str, str]] = {
@@ -110,7 +110,8 @@ def ablation(base: Recipe, factors: Sequence[Factor], available: Available, grid
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ArmError(f"{', '.join(twice)} is varied twice: put all its values into one list")
-    base = study_recipe(base, common_chunk(base, factors))
+    _require_given(factors, available)
+    base = arm_recipe(base, common_chunk(base, factors), BASE)
     arms = [make_arm(BASE, "the recipe as it is", base, {})]
     known = [arm_recipe(base, {}, BASE)]
     for combination in _combinations(factors, grid):
@@ -120,7 +121,6 @@ def ablation(base: Recipe, factors: Sequence[Factor], available: Available, grid
             known.append(recipe)
             arms.append(arm)
     runnable, absent = split_runnable(base, arms, available)
-    _require_given(factors, absent)
     return Family("ablation", base, runnable, BASE, absent)
 
 
@@ -151,19 +151,25 @@ def _arm(base: Recipe, combination: Sequence[tuple[Factor, Value]]) -> Arm:
     changes: dict[str, Any] = {}
     for _, value in combination:
         changes |= value.changes
-    title = ", ".join(f"{factor.name} {value.shown}" for factor, value in combination)
-    return make_arm(
-        "-".join(arm_name(f"{factor.name}-{value.shown}") for factor, value in combination), title, base, changes
-    )
+    shown = [f"{factor.name} {value.shown}" for factor, value in combination]
+    return make_arm("-".join(shown), ", ".join(shown), base, changes)
 
 
-def _require_given(factors: Sequence[Factor], absent: Mapping[str, str]) -> None:
+def _require_given(factors: Sequence[Factor], available: Available) -> None:
     for factor in factors:
         for value in factor.values:
-            name = arm_name(f"{factor.name}-{value.shown}")
-            lost = [reason for arm, reason in absent.items() if name in arm]
-            if factor.given and lost:
-                raise ArmError(f"{factor.name} {value.shown} cannot run here: {lost[0]}")
+            for name in _engines(value.changes):
+                if factor.given and not available(name).ok:
+                    raise ArmError(f"{factor.name}: {name} cannot run here: {available(name).reason}")
+
+
+def _engines(changes: Mapping[str, Any]) -> list[str]:
+    """Names of the engines that changes put somewhere."""
+    found = []
+    for field, content in changes.items():
+        if field.removesuffix(".name").endswith("engine"):
+            found.append(str(content["name"] if isinstance(content, Mapping) else content))
+    return found
 
 
 def _preset(name: str, base: Recipe, available: Available, source: Source) -> list[Value]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from solrl_tasks.config.recipe import Recipe
-from solrl_tasks.engines.base import hardware_name
 from solrl_tasks.stages.iteration import run_step
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.root import Store
@@ -179,7 +178,7 @@ def _run(job: _Job, tick: Callable[[], None]) -> Outcome:
     recipe, last = Recipe.model_validate_json(job.recipe), -1
     state: State = "done"
     with open_session(job.root, job.run_id, recipe, base=job.base) as session:
-        hardware = hardware_name(session.device)
+        hardware = session.worker.site.hardware
         for step in range(recipe.iterations + 1):
             if step > 0 and (time.time() > job.deadline or orphaned()):
                 state = "stopped"
