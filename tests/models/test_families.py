@@ -199,8 +199,8 @@ def test_another_resolution_is_another_view_of_the_same_networks(name):
     assert ours.shape == (2, 32, 32, 3) and np.array_equal(ours, theirs)
     assert torch.equal(large.velocity(large.transformer, x[large], 0.6, large.encode(PROMPTS)), before)
     assert viewed.with_guidance(1.0, 1.0).at_resolution(64).latent_shape == large.latent_shape
-    with pytest.raises(FamilyError, match=r"model\.resolution is 24"):
-        large.at_resolution(24)
+    with pytest.raises(FamilyError, match=r"model\.resolution is 30"):
+        large.at_resolution(30)
 
 
 @EACH

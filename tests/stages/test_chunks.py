@@ -153,6 +153,19 @@ def test_another_device_model_or_engine_is_measured_for_itself(measured):
     assert measured(Asked(1))(AUTO.explore) == 48
 
 
+def test_a_lower_resolution_is_measured_for_itself_as_it_is_sampled(measured):
+    worker = Asked(48)
+    fit = measured(worker)
+    fit(AUTO.explore)
+    lowered = AUTO.explore.model_copy(update={"resolution": 16})
+    assert replace(fit, worker=Asked(96))(lowered) == 96
+    assert fit.reporter.notes[-1].startswith("chunk auto: 96 images of 16 px")
+    assert (worker.jobs[0].resolution, worker.jobs[0].scored_at) == (None, None)
+    job = fit._job(lowered)
+    assert (job.resolution, job.scored_at) == (16, 32)
+    assert fit(AUTO.explore.model_copy(update={"resolution": 32})) == 48 and len(worker.jobs) == 1
+
+
 def test_a_damaged_measurement_is_made_again(measured):
     fit = measured(Asked(48))
     fit(AUTO.explore)
