@@ -12,6 +12,7 @@ from flows.commands.demo import demo
 from flows.commands.doctor import doctor
 from flows.commands.evaluate import evaluate
 from flows.commands.export import export
+from flows.commands.report import report
 from flows.commands.train import train
 from flows.commands.up import up
 from flows.console import complain
@@ -32,6 +33,7 @@ app.add_typer(reward.app, name="reward")
 app.add_typer(study.app, name="study")
 app.command()(evaluate)
 app.command()(export)
+app.command()(report)
 app.command()(convert)
 app.add_typer(track.app, name="track")
 

@@ -49,11 +49,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What came of it. ``run_id`` is the run of the store that holds it, ``url`` its page in MLflow, if any."""
+    """What came of it. ``run_id`` is the run of the store that holds it, ``url`` its page in MLflow, if any, and
+    ``report`` the file of its report."""
 
     run_id: str
     summary: "Summary"
     url: str
+    report: str = ""
 
 
 def evaluate_policy(settings: Settings, asked: Asked, reporter: "Reporter", call: "Call | None" = None) -> Evaluated:
@@ -64,6 +66,8 @@ def evaluate_policy(settings: Settings, asked: Asked, reporter: "Reporter", call
         StudyError: there is no such policy.
     """
     from flows.publishing import Publisher
+    from flows.report import draw_or_note
+    from flows.report_artifact import show_report
     from solrl_tasks.stages.evaluations import measure_policy
     from solrl_tasks.stages.iteration import direct
     from solrl_tasks.stages.session import open_session
@@ -76,7 +80,11 @@ def evaluate_policy(settings: Settings, asked: Asked, reporter: "Reporter", call
         Publisher(settings, session) as publisher,
     ):
         summary = measure_policy(session, evaluation, call or direct)
-    return Evaluated(run_id, summary, publisher.shown.url if publisher.shown else "")
+        drawn = draw_or_note(session.store, run_id, reporter.note)
+    if drawn is not None:
+        show_report(run_id, drawn.page, drawn.html, publisher.shown, reporter.note)
+    url = publisher.shown.url if publisher.shown else ""
+    return Evaluated(run_id, summary, url, str(drawn.html) if drawn else "")
 
 
 def plan_evaluation(store: "Store", asked: Asked, base: Path) -> "tuple[Recipe, PolicyEvaluation]":

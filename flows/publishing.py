@@ -13,6 +13,7 @@ from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
 from solrl_tasks.reports.provenance import engine_kind
+from solrl_tasks.reports.stored import report_files
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store import atomic
@@ -90,7 +91,7 @@ def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:
 
 @contextmanager
 def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator[RunFiles]:
-    """The run's images and the adapter of its last policy, in the format that diffusers loads."""
+    """The run's images, its report, and the adapter of its last policy in the format that diffusers loads."""
     with tempfile.TemporaryDirectory() as folder:
         adapter = None
         trained = [summary for summary in summaries if summary.step > 0 and "policy" in summary.refs]
@@ -98,7 +99,7 @@ def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator
         if last is not None:
             export_adapter(store, view, last, Path(folder))
             adapter = (last.step, Path(folder))
-        yield RunFiles(view.iteration_dir, adapter)
+        yield RunFiles(view.iteration_dir, adapter, report_files(store, view.run_id))
 
 
 def export_adapter(store: Store, view: RunView, summary: Summary, folder: Path) -> Path:

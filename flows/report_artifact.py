@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from solrl_tasks.reports.markdown import render_linked
 from solrl_tasks.reports.page import Page
 from solrl_tasks.reports.stored import HTML
 from solrl_tasks.tracking import telemetry
 from solrl_tasks.tracking.artifacts import artifact_key
+from solrl_tasks.tracking.mlflow_files import REPORT_FOLDER
 from solrl_tasks.tracking.mlflow_run import MlflowRun
-
-FOLDER: Final = "report"
-"""Where a report lies among the artifacts of its MLflow run."""
 
 
 def show_report(run_id: str, page: Page, html: Path, mlflow: MlflowRun | None, note: Callable[[str], None]) -> None:
@@ -28,13 +25,13 @@ def show_report(run_id: str, page: Page, html: Path, mlflow: MlflowRun | None, n
         return
 
     def address(name: str) -> str:
-        return "" if mlflow is None else mlflow.image_url(f"{FOLDER}/{name}")
+        return "" if mlflow is None else mlflow.image_url(f"{REPORT_FOLDER}/{name}")
 
     try:
         text = f"{render_linked(page, address)}\nThe page is `{html}`\n"
         create_markdown_artifact(text, artifact_key(run_id, "report"), f"Report of {run_id}")
         if mlflow is not None and mlflow.url:
-            link = mlflow.artifact_url(f"{FOLDER}/{HTML}")
+            link = mlflow.artifact_url(f"{REPORT_FOLDER}/{HTML}")
             create_link_artifact(link, f"Report of {run_id}", artifact_key(run_id, "report-page"), "The page in MLflow")
     except Exception as error:  # what is shown may not stop what is done
         note(f"Prefect does not show the report of {run_id}: {type(error).__name__}: {error}")

@@ -89,6 +89,8 @@ def train(
 def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
     # The stages bring torch and diffusers; a deployment is registered without them.
     from flows.publishing import Publisher
+    from flows.report import draw_or_note
+    from flows.report_artifact import show_report
     from solrl_tasks.stages.reporter import Reporters
     from solrl_tasks.stages.session import open_session, prepare
     from solrl_tasks.tracking.artifacts import ProgressReporter
@@ -109,8 +111,12 @@ def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
         for step in range(recipe.iterations + 1):
             iteration(run_id, step)
         said = _conclusion(session)
+        drawn = draw_or_note(session.store, run_id, reporter.note)
+    if drawn is not None:
+        show_report(run_id, drawn.page, drawn.html, publisher.shown, reporter.note)
     url = publisher.shown.url if publisher.shown else ""
-    data = {"run_id": run_id, "iterations": recipe.iterations, "mlflow": url}
+    report = str(drawn.html) if drawn else ""
+    data = {"run_id": run_id, "iterations": recipe.iterations, "mlflow": url, "report": report}
     return Completed(message=said, data=data)
 
 

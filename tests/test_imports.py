@@ -31,7 +31,7 @@ BELOW = {
     "engines": {"config", "store", "models"},
     "pretrain": {"config", "scenes", "models", "sampling"},
     "tracking": {"config", "store", "analysis"},
-    "reports": {"config", "store", "analysis"},
+    "reports": {"config", "store", "analysis", "tracking"},
     "workers": {"config", "store", "sampling", "rewards", "features", "models", "engines", "objectives", "selection"},
 }
 BELOW["stages"] = set(BELOW) - {"pretrain", "scenes"}

@@ -136,6 +136,8 @@ def _where_to_look(
         step, name = pictures[-1]
         picture = settings.store_root / "runs" / run_id / "iterations" / f"{step:04d}" / name
         say(f"Picture      {_short(picture)}")
+    if result["report"]:
+        say(f"Report       {_short(Path(result['report']))}")
     say(f"All metrics  {solrl} runs show {run_id}")
     say(f"Adapter      {solrl} export {run_id} DIR")
     say(f"Prefect run  {settings.prefect.url.removesuffix('/api')}/runs/flow-run/{flow_run_id}")

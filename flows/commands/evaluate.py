@@ -97,3 +97,5 @@ def _print(evaluated: "Evaluated") -> None:
     for line in evaluation_lines(summary):
         say(line)
     say(f"Kept as run {evaluated.run_id}" + (f", in MLflow at {evaluated.url}" if evaluated.url else ""))
+    if evaluated.report:
+        say(f"Report {evaluated.report}")

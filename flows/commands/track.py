@@ -22,14 +22,20 @@ def _group() -> None:
 def rebuild(
     run: Annotated[str, typer.Argument(help="Run id.")], home: Home = None, mlflow_port: MlflowPort = None
 ) -> None:
-    """Log a run to MLflow again, from its committed summaries; what is there already is left alone."""
+    """Log a run to MLflow again, from its committed summaries, or a study from its report; what is there stays."""
     from flows.publishing import rebuild_run
+    from flows.study_publishing import send_study
+    from solrl_tasks.reports.stored import has_report
     from solrl_tasks.store.runs import list_runs
 
     store = open_store(home)
     settings = Settings.read(home, mlflow_port=mlflow_port)
     settings.apply()
     found = {info.run_id: info for info in list_runs(store)}
+    if (run not in found or found[run].committed == 0) and has_report(store, run):
+        shown = send_study(settings, store, run)
+        say(f"The figures and the report of study {run} are in MLflow: {shown.url or shown.uri}")
+        return
     if run not in found:
         raise UserError(f"no run {run!r} in {store.root}; there is {', '.join(found) or 'none'}")
     found_there = rebuild_run(settings, store, run, shown_status(found[run]))

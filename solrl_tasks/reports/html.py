@@ -11,8 +11,11 @@ from solrl_tasks.reports import images
 from solrl_tasks.reports.page import Block, Commands, Figure, Page, Pictures, Section, Settings, Table, Text
 from solrl_tasks.reports.text import dotted, markdown_to_html, numeric_columns
 
-WIDE: Final = 480
-"""Pixels below which a figure is not shrunk: on a narrow screen it scrolls within itself rather."""
+PLOT: Final = (480, 680)
+GRID: Final = (760, 4096)
+"""Least and most pixels in width: on a narrow screen a figure scrolls within itself rather than become illegible."""
+PLOT_WIDTH: Final = 1000
+"""What is wider is a grid of images."""
 
 _KINDS: Final[dict[type[Block], str]] = {
     Text: "text",
@@ -26,7 +29,7 @@ _KINDS: Final[dict[type[Block], str]] = {
 
 def render_html(page: Page) -> str:
     """The page as HTML 5. The same page makes the same text."""
-    return _template().render(page=page, summary=_markdown(page.summary), sections=_sections(page), wide=WIDE)
+    return _template().render(page=page, summary=_markdown(page.summary), sections=_sections(page))
 
 
 @cache
@@ -60,7 +63,9 @@ def _drawn(block: Block) -> dict[str, Any]:
     if isinstance(block, Table):
         return {"numeric": numeric_columns(block.rows) if block.rows else (False,) * len(block.columns)}
     if isinstance(block, Figure):
-        return {"source": _data_uri(block.png), "size": images.size(block.png)}
+        size = images.size(block.png)
+        least, most = PLOT if size[0] <= PLOT_WIDTH else GRID
+        return {"source": _data_uri(block.png), "size": size, "least": min(least, size[0]), "most": min(most, size[0])}
     if isinstance(block, Pictures):
         return _drawn_pictures(block)
     if isinstance(block, Settings):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from solrl_tasks.reports import images
@@ -61,8 +62,17 @@ def report_folder(store: Store, run_id: str) -> Path:
     return store.runs / check_name(run_id, "run_id") / "report"
 
 
-def write_report(store: Store, run_id: str, page: Page, figures: StudyFigures | None = None) -> Path:
+def write_report(
+    store: Store,
+    run_id: str,
+    page: Page,
+    figures: StudyFigures | None = None,
+    beside: Mapping[str, bytes] = MappingProxyType({}),
+) -> Path:
     """Keep a report, and draw it. Killed at any moment it leaves the old one or the new one to be read.
+
+    Args:
+        beside: other files for those who read it, by name.
 
     Returns:
         The HTML file.
@@ -76,7 +86,7 @@ def write_report(store: Store, run_id: str, page: Page, figures: StudyFigures | 
     for name, png in pictures.items():
         _write(folder / name, png)
     atomic.write_sealed(folder / PAGE, content)
-    for name, data in draw(page).items():
+    for name, data in {**draw(page), **beside}.items():
         _write(folder / name, data)
     _drop_pictures(folder, set(pictures))
     return folder / HTML
@@ -112,6 +122,14 @@ def read_report(store: Store, run_id: str) -> StoredReport:
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise DamagedError(folder / PAGE, f"it holds no page ({error})") from error
     return StoredReport(folder, page, figures)
+
+
+def report_files(store: Store, run_id: str) -> dict[str, bytes]:
+    """What people open of a run's report, by name; empty where there is none."""
+    folder = report_folder(store, run_id)
+    # A name that begins with a dot is a file that is being written.
+    files = [path for path in folder.glob("*") if path.name != PAGE and not path.name.startswith(".")]
+    return {path.name: path.read_bytes() for path in sorted(files) if path.is_file()}
 
 
 def has_report(store: Store, run_id: str) -> bool:

@@ -3,18 +3,21 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import yaml
 from pydantic import JsonValue
 
-from solrl_tasks.store.keys import digest
+from solrl_tasks.store.keys import digest, sha256_hex
 from solrl_tasks.tracking.summary import Summary
 
 CONFIG: Final = "solrl.config"
+REPORT_MARK: Final = "solrl.report"
+REPORT_FOLDER: Final = "report"
+"""Where a report lies among the artifacts of its MLflow run."""
 DIGEST_LENGTH: Final = 36
 """MLflow takes no longer digest of a dataset."""
 
@@ -26,10 +29,12 @@ class RunFiles:
     Attributes:
         iteration_folder: from a step to the folder that holds its summary and images.
         adapter: step and folder of the adapter to be logged, in the format that diffusers loads.
+        report: the files of the run's report by name; empty where none was made.
     """
 
     iteration_folder: Callable[[int], Path]
     adapter: tuple[int, Path] | None = None
+    report: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def upload(
@@ -44,6 +49,7 @@ def upload(
     _log_pools(client, run, summaries)
     if files is None:
         return []
+    _log_report(client, run, files.report)
     notes = _log_images(client, run, summaries, files.iteration_folder)
     if files.adapter is not None:
         step, folder = files.adapter
@@ -66,6 +72,25 @@ def _log_recipe(client: Any, run: Any, recipe: dict[str, JsonValue]) -> None:
         path.write_text(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), encoding="utf-8")
         client.log_artifact(run.info.run_id, str(path))
     client.set_tag(run.info.run_id, CONFIG, mark)
+
+
+def _log_report(client: Any, run: Any, report: Mapping[str, bytes]) -> None:
+    mark = digest({name: sha256_hex(data) for name, data in report.items()})
+    if not report or run.data.tags.get(REPORT_MARK) == mark:
+        return
+    log_files(client, run.info.run_id, {f"{REPORT_FOLDER}/{name}": data for name, data in report.items()})
+    client.set_tag(run.info.run_id, REPORT_MARK, mark)
+
+
+def log_files(client: Any, run_id: str, files: Mapping[str, bytes]) -> None:
+    """Log bytes as files, by artifact path; one that is there already is written over."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, data in files.items():
+            target = PurePosixPath(path)
+            local = Path(folder) / target.name
+            local.write_bytes(data)
+            client.log_artifact(run_id, str(local), str(target.parent) if target.parent.name else None)
+            local.unlink()
 
 
 def _log_pools(client: Any, run: Any, summaries: Sequence[Summary]) -> None:

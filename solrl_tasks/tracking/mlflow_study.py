@@ -4,16 +4,16 @@ The same content sent twice changes nothing. Other figures under the same name a
 would keep both values of a step: the old MLflow run is set aside and a new one made.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import JsonValue
 
 from solrl_tasks.store.keys import digest, sha256_hex
 from solrl_tasks.tracking.mlflow_client import connect, open_experiment
+from solrl_tasks.tracking.mlflow_files import log_files
 from solrl_tasks.tracking.mlflow_run import BATCH, PARAMS_AT_ONCE, SENT, SUPERSEDED, MlflowRun, flatten
 from solrl_tasks.tracking.names import mlflow_name
 
@@ -79,7 +79,7 @@ def publish_record(uri: str, record: StudyRecord, artifact_root: Path | None = N
         if SENT not in run.data.tags:
             _send(client, run, record)
         if run.data.tags.get(FILES) != record.files_digest:
-            _upload(client, run_id, record.files)
+            log_files(client, run_id, record.files)
             client.set_tag(run_id, "mlflow.note.content", record.about)
             client.set_tag(run_id, FILES, record.files_digest)
         if run.info.status != "FINISHED":
@@ -127,13 +127,3 @@ def _points(record: StudyRecord, time_ms: int) -> Iterator[Any]:
         yield Metric(mlflow_name(name), float(value), time_ms, 0)
     for name, points in record.curves.items():
         yield from (Metric(mlflow_name(name), float(value), time_ms, int(step)) for step, value in points)
-
-
-def _upload(client: Any, run_id: str, files: Mapping[str, bytes]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        for path, data in files.items():
-            target = PurePosixPath(path)
-            local = Path(folder) / target.name
-            local.write_bytes(data)
-            client.log_artifact(run_id, str(local), str(target.parent) if target.parent.name else None)
-            local.unlink()

@@ -1,0 +1,96 @@
+"""Reports of runs: made from the store alone, at any time, as often as wanted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.errors import UserError, is_for_people
+from flows.publishing import first_record, read_summaries
+from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.reports.evaluation import evaluation_page
+from solrl_tasks.reports.page import Page
+from solrl_tasks.reports.run_record import RunRecord
+from solrl_tasks.reports.stored import draw, has_report, read_report, write_report
+from solrl_tasks.reports.training import RECIPE, training_page
+from solrl_tasks.stages.evaluations import evaluated
+from solrl_tasks.store import atomic
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import RunView, list_runs
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A report that was just drawn.
+
+    Attributes:
+        html: the page, in the store.
+        beside: files that belong to it besides what is drawn, by name.
+    """
+
+    page: Page
+    html: Path
+    beside: dict[str, bytes]
+
+
+def draw_report(store: Store, run_id: str) -> Drawn:
+    """Make the report of a run: of training and evaluations from their summaries, of a study from what it kept.
+
+    Raises:
+        UserError: there is no such run, or it has committed nothing yet.
+        DamagedError: the run's configuration, or the report that a study keeps, is damaged.
+    """
+    try:
+        view = RunView(store, run_id)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if view.recorded() is not None and view.summaries():
+        record = run_record(store, view)
+        page = evaluation_page(record) if evaluated(view) else training_page(record)
+        beside = {RECIPE: _recipe(view.config)}
+        return Drawn(page, write_report(store, run_id, page, beside=beside), beside)
+    if has_report(store, run_id):
+        kept = read_report(store, run_id)
+        return Drawn(kept.page, write_report(store, run_id, kept.page, kept.figures), {})
+    if view.recorded() is None:
+        known = ", ".join(info.run_id for info in list_runs(store)) or "none"
+        raise UserError(f"no run {run_id!r} in {store.root}; there is {known}")
+    raise UserError(f"run {run_id} has committed nothing yet, so there is nothing to report")
+
+
+def draw_or_note(store: Store, run_id: str, note: Callable[[str], None]) -> Drawn | None:
+    """As ``draw_report``, at the end of a run: what goes wrong is told through ``note``, and the run is finished."""
+    try:
+        return draw_report(store, run_id)
+    except Exception as error:  # a report is a view: it can be made again, what was computed cannot
+        reason = str(error) if is_for_people(error) else f"{type(error).__name__}: {error}"
+        note(f"the report of {run_id} was not drawn: {reason}. The run is whole; `solrl report {run_id}` tries again")
+        return None
+
+
+def run_record(store: Store, view: RunView) -> RunRecord:
+    """What a report is made from. Raises DamagedError where the configuration cannot be read."""
+    recipe = Recipe.model_validate(view.config)
+    summaries = read_summaries(view)
+    done = bool(evaluated(view)) or summaries[-1].step >= recipe.iterations
+    status = "finished" if done else next(info.status for info in list_runs(store) if info.run_id == view.run_id)
+    return RunRecord(view.run_id, recipe, summaries, status, first_record(store, view), view.iteration_dir)
+
+
+def export_report(drawn: Drawn, folder: Path) -> Path:
+    """Write a report into a folder of one's own; returns the page.
+
+    Raises:
+        UserError: the name is taken by a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: name a folder")
+    for name, data in {**draw(drawn.page), **drawn.beside}.items():
+        atomic.write_bytes(folder / name, data)
+    return folder / drawn.html.name
+
+
+def _recipe(config: dict[str, Any]) -> bytes:
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode("utf-8")
