@@ -117,6 +117,43 @@ def noise_curve(
     return _draw(series, ("eta", measure, title), "bars", kind)
 
 
+def theory_lines(
+    measured: Sequence[Series],
+    promised: Sequence[Series],
+    names: tuple[str, str, str],
+    marks: Mapping[str, float] | None = None,
+    kind: Literal["png", "svg"] = "png",
+) -> bytes:
+    """Smooth lines: what was measured in full, with its interval as a band, and what theory says in dashes.
+
+    Args:
+        names: of the axes, and the title.
+        marks: places on the horizontal axis that an upright line is drawn at, by what the legend calls them.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    if not measured and not promised:
+        raise ValueError("a plot needs at least one series")
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(SIZE[0], SIZE[1] + 0.9), dpi=150, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        colours = _cycle(len(measured) + len(promised))
+        for place, (colour, line) in enumerate(zip(colours, [*measured, *promised], strict=True)):
+            x, y = _floats(line.x), _floats(line.y)
+            style = "-" if place < len(measured) else "--"
+            axes.plot(x, y, color=colour, linewidth=1.8, linestyle=style, label=line.label or None)
+            reach = line.reach()
+            if reach is not None:
+                axes.fill_between(x, y - reach[0], y + reach[1], color=colour, alpha=0.16, linewidth=0)
+        for label, at in (marks or {}).items():
+            axes.axvline(at, color=SOFT, linewidth=1.2, linestyle=":", label=label)
+        _dress(axes, names, legend=False)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=8.5)
+        return _encode(figure, kind)
+
+
 def heat_map(
     values: npt.NDArray[np.floating],
     rows: Sequence[str],

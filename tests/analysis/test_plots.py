@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from solrl_tasks.analysis.plots import Series, heat_map, rank_curve, reward_curve
+from solrl_tasks.analysis.plots import Series, heat_map, rank_curve, reward_curve, theory_lines
 
 RUNS = [
     Series("seed 42", [0, 1, 2, 3], [0.30, 0.33, 0.37, 0.40], [0.01, 0.01, 0.02, 0.02]),
@@ -90,3 +90,15 @@ def test_a_heat_map_darkens_with_its_values_and_leaves_gaps():
     assert (pixels(heat_map(values[:, :1], labels[0], ["2"])) == (31, 95, 174)).all(-1).sum() == 0
     with pytest.raises(ValueError, match="for each label"):
         heat_map(values, ["bf16"], ["2", "4"])
+
+
+def test_theory_lines_are_drawn_alike_twice_and_refuse_nothing():
+    measured = Series("measured", [24, 48, 96], [1.0, 1.5, 1.8], error=[0.1, 0.1, 0.2])
+    promised = Series("exact", [24, 48, 96], [1.1, 1.6, 2.0])
+    names = "candidates", "contrast", ""
+    drawn = theory_lines([measured], [promised], names, {"stop": 60.0})
+    assert drawn.startswith(b"\x89PNG")
+    assert drawn == theory_lines([measured], [promised], names, {"stop": 60.0})
+    assert drawn != theory_lines([measured], [promised], names)
+    with pytest.raises(ValueError, match="at least one series"):
+        theory_lines([], [], names)
