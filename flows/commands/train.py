@@ -25,12 +25,14 @@ def train(
     from flows.parameters import read_recipe
     from solrl_tasks.stages.session import prepare, require_engines
     from solrl_tasks.workers.numerics import default_device
+    from solrl_tasks.workers.site import LocalSite
 
     recipe, base = read_recipe(config, {"iterations": iterations})
     try:
         # A recipe that cannot be used must not wait for servers to be told so.
         prepare(recipe, base)
-        require_engines(recipe, default_device())
+        if recipe.workers.kind == "inline":
+            require_engines(recipe, LocalSite(default_device()))
     except (ValueError, LookupError) as error:
         raise UserError(f"{config}: {error}") from error
     name = run_id or Path(config).stem

@@ -48,6 +48,9 @@ def parse_recipe(tree: Mapping[str, Any], overrides: Mapping[str, Any], origin: 
         merged = _copy(tree)
     except RecursionError as error:
         raise RecipeError(f"{origin}: a section contains itself through an anchor") from error
+    if isinstance(merged.get("workers"), str):
+        # The short form has no fields to put others beside.
+        merged["workers"] = {"kind": merged["workers"]}
     for dotted, value in overrides.items():
         if value is not None:
             _assign(merged, dotted, value)

@@ -4,7 +4,7 @@ Everything that can change a result stands here. Options of an extension (engine
 JSON in the recipe and are validated by the extension's own ``Options`` when the run is prepared.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -245,6 +245,28 @@ class TrackingSpec(Frozen):
     alarm_rho: Annotated[float, Field(ge=-1, le=1)] = 0.2
 
 
+class WorkersSpec(Frozen):
+    """Where the work is done. It changes no result and stands in no key: a run may go on with other workers.
+
+    ``inline`` is one device in the process of the run. ``ray`` is ``actors`` processes of one device each, ``auto`` as
+    many as the cluster has GPUs, or one where it has none; on the cluster at ``address``, else on one that is started
+    on this machine for as long as the run is open. ``cpus`` are set aside for each. Actors that die are replaced
+    ``replacements`` times, and waited for ``patience`` seconds.
+    """
+
+    kind: Literal["inline", "ray"] = "inline"
+    actors: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = "auto"
+    cpus: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    address: Annotated[str, Field(min_length=1)] | None = None
+    replacements: Annotated[int, Field(ge=0, le=10_000)] = 3
+    patience: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, given: Any) -> Any:
+        return {"kind": given} if isinstance(given, str) else given
+
+
 class Recipe(Frozen):
     """A whole run. See ``docs/configuration.md`` for every field."""
 
@@ -261,7 +283,8 @@ class Recipe(Frozen):
     evaluate: EvaluateSpec = EvaluateSpec()
     audit: AuditSpec = AuditSpec()
     tracking: TrackingSpec = TrackingSpec()
-    workers: Literal["inline"] = "inline"
+    # Left out of all that is recorded, compared or hashed.
+    workers: Annotated[WorkersSpec, Field(exclude=True)] = WorkersSpec()
 
     @model_validator(mode="after")
     def _keep_fits(self) -> Self:

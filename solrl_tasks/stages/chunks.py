@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, Recipe, SamplingSpec
-from solrl_tasks.engines.base import hardware_name
 from solrl_tasks.models.sources import base_digest
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter
@@ -25,7 +22,6 @@ from solrl_tasks.store.keys import key
 from solrl_tasks.store.root import Store
 from solrl_tasks.workers.base import Worker
 from solrl_tasks.workers.jobs import RolloutJob
-from solrl_tasks.workers.numerics import describe_numerics
 
 HOST_CHUNK: Final = 24
 """On CPUs, where memory says nothing about what pays."""
@@ -94,7 +90,6 @@ class MeasuredFit:
     worker: Worker
     recipe: Recipe
     prompts: PromptSet
-    device: torch.device
     reporter: Reporter
 
     def __call__(self, sampling: SamplingSpec) -> int:
@@ -109,7 +104,7 @@ class MeasuredFit:
         write_sealed(path, {"spec": spec, "fit": found})
         self.reporter.note(
             f"chunk auto: {found} images of {model.resolution} px at a time fit with engine "
-            f"{sampling.engine.name} on {hardware_name(self.device)}"
+            f"{sampling.engine.name} on {self.worker.site.hardware}"
         )
         return found
 
@@ -124,7 +119,7 @@ class MeasuredFit:
         if known is None:
             raise UnmeasuredError(
                 f"chunk is auto, and how many images fit with engine {sampling.engine.name} on "
-                f"{hardware_name(self.device)} was never measured, so no blocks can be planned: give the chunk a "
+                f"{self.worker.site.hardware} was never measured, so no blocks can be planned: give the chunk a "
                 "number, or start without planning, which measures it first"
             )
         return known
@@ -142,9 +137,9 @@ class MeasuredFit:
             "max_sequence_length": model.max_sequence_length,
             "guided": model.guidance_scale > 1,
             "engine": engine.model_dump(mode="json"),
-            "numerics": describe_numerics(model, engine, self.device),
-            "hardware": hardware_name(self.device),
-            "memory": torch.cuda.get_device_properties(self.device).total_memory,
+            "numerics": self.worker.site.numerics(model, engine),
+            "hardware": self.worker.site.hardware,
+            "memory": self.worker.site.total_memory,
         }
 
     def _job(self, sampling: SamplingSpec) -> RolloutJob:

@@ -10,7 +10,6 @@ from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.thumbnails import make_thumbnails
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.pool import Pool
-from solrl_tasks.store.records import environment_record
 from solrl_tasks.workers.jobs import Work
 
 
@@ -57,7 +56,7 @@ def _fill(
 ) -> tuple[float, list[str], int]:
     if not blocks:
         return 0.0, [], 0
-    record = environment_record(str(session.device))
+    record = session.worker.site.environment()
     pool.admit(record, blocks)
     spent, failures, sampled, done = 0.0, list[str](), 0, total - len(blocks)
     session.reporter.progress(job.step, job.stage, done, total, "blocks")

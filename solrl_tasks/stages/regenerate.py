@@ -10,7 +10,6 @@ from solrl_tasks.stages.jobs import SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome, failure_note
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.blocks import Block
-from solrl_tasks.store.records import environment_record
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.workers.jobs import Work
 
@@ -45,7 +44,7 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
 def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[Block]) -> tuple[float, list[str]]:
     if not blocks:
         return 0.0, []
-    record = environment_record(str(session.device))
+    record = session.worker.site.environment()
     samples.admit(record, blocks)
     spent, failures = 0.0, list[str]()
     rollout = session.worker.rollout(job.rollout(session, blocks), _work(job, samples, blocks))

@@ -10,7 +10,6 @@ import torch
 
 from solrl_tasks.config.extensions import build, find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec
-from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.prompts.read import read_sets, source_name
 from solrl_tasks.rewards.base import reward_id
@@ -27,6 +26,7 @@ from solrl_tasks.store.runs import Run, RunView
 from solrl_tasks.workers.base import Worker
 from solrl_tasks.workers.inline import InlineWorker
 from solrl_tasks.workers.numerics import default_device
+from solrl_tasks.workers.site import Site
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class Session:
         run: the run's own folder, locked.
         worker: does the work; loads weights when it must.
         reporter: told what goes on.
-        device: where the worker computes.
     """
 
     prepared: Prepared
@@ -56,7 +55,11 @@ class Session:
     run: Run
     worker: Worker
     reporter: Reporter
-    device: torch.device
+
+    @property
+    def device(self) -> torch.device:
+        """Where the worker computes."""
+        return self.worker.site.device
 
     @property
     def recipe(self) -> Recipe:
@@ -112,14 +115,14 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
     return Prepared(recipe, train, heldout)
 
 
-def require_engines(recipe: Recipe, device: torch.device) -> None:
-    """Refuse a recipe with an engine that ``device`` cannot run.
+def require_engines(recipe: Recipe, site: Site) -> None:
+    """Refuse a recipe with an engine that the devices of ``site`` cannot run.
 
     Raises:
         EngineError: there is one; the message names those that can run.
     """
     for sampling in samplings(recipe):
-        require_engine(sampling.engine.name, device)
+        site.require_engine(sampling.engine.name)
 
 
 @contextmanager
@@ -144,17 +147,16 @@ def open_session(
         LockedError: another process has the run open.
     """
     prepared = prepare(recipe, base)
-    device = default_device()
-    require_engines(prepared.recipe, device)
     _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
-    worker = InlineWorker(prepared.recipe.model, device, store.root / "cache" / "embeddings")
-    session_reporter = reporter or SilentReporter()
-    prepared = _with_chunks(prepared, store, run_id, worker, session_reporter, device)
-    with Run.open(store, run_id, prepared.recipe.model_dump(mode="json")) as run:
-        session = Session(prepared, store, run, worker, session_reporter, device)
-        run.pin_inputs(_inputs(session))
-        yield session
+    reporter = reporter or SilentReporter()
+    with _worker(prepared.recipe, store, reporter) as worker:
+        require_engines(prepared.recipe, worker.site)
+        prepared = _with_chunks(prepared, store, run_id, worker, reporter)
+        with Run.open(store, run_id, prepared.recipe.model_dump(mode="json")) as run:
+            session = Session(prepared, store, run, worker, reporter)
+            run.pin_inputs(_inputs(session))
+            yield session
 
 
 def planning_session(root: Path, run_id: str, recipe: Recipe, base: Path | None = None) -> Session:
@@ -167,25 +169,34 @@ def planning_session(root: Path, run_id: str, recipe: Recipe, base: Path | None 
         ValueError or LookupError: as ``prepare``.
     """
     prepared = prepare(recipe, base)
-    device = default_device()
-    require_engines(prepared.recipe, device)
+    worker, reporter = InlineWorker(prepared.recipe.model, default_device()), SilentReporter()
+    require_engines(prepared.recipe, worker.site)
     _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
-    worker, reporter = InlineWorker(prepared.recipe.model, device), SilentReporter()
     fit: Fit = host_fit
-    if device.type == "cuda":
-        fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, device, reporter).recorded
+    if worker.site.device.type == "cuda":
+        fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, reporter).recorded
     run = Run(store, run_id)
     settled = replace(prepared, recipe=settle_chunks(prepared.recipe, run.recorded(), fit))
-    return Session(settled, store, run, worker, reporter, device)
+    return Session(settled, store, run, worker, reporter)
 
 
-def _with_chunks(
-    prepared: Prepared, store: Store, run_id: str, worker: Worker, reporter: Reporter, device: torch.device
-) -> Prepared:
+@contextmanager
+def _worker(recipe: Recipe, store: Store, reporter: Reporter) -> Iterator[Worker]:
+    cache = store.root / "cache" / "embeddings"
+    if recipe.workers.kind == "inline":
+        yield InlineWorker(recipe.model, default_device(), cache)
+        return
+    from solrl_tasks.workers.ray_worker import hired
+
+    with hired(recipe.workers, recipe.model, cache, reporter.note) as worker:
+        yield worker
+
+
+def _with_chunks(prepared: Prepared, store: Store, run_id: str, worker: Worker, reporter: Reporter) -> Prepared:
     fit: Fit = host_fit
-    if device.type == "cuda":
-        fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, device, reporter)
+    if worker.site.device.type == "cuda":
+        fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, reporter)
     return replace(prepared, recipe=settle_chunks(prepared.recipe, RunView(store, run_id).recorded(), fit))
 
 

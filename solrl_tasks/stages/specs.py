@@ -15,8 +15,8 @@ from solrl_tasks.stages.resolutions import lowered_spec, sampled_model
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.workers.jobs import Guidance
-from solrl_tasks.workers.numerics import describe_numerics
 from solrl_tasks.workers.policies import load_lora
+from solrl_tasks.workers.reduction import REDUCTION
 from solrl_tasks.workers.state import Role
 
 ALGO_VERSION = 1
@@ -81,7 +81,7 @@ def sampling_spec(session: Session, sampling: SamplingSpec, guidance: Guidance |
         "steps": sampling.steps,
         "chunk": sampling.chunk,
         "conditioning": conditioning_spec(model),
-        "numerics": describe_numerics(model, sampling.engine, session.device),
+        "numerics": session.worker.site.numerics(model, sampling.engine),
     }
 
 
@@ -182,9 +182,9 @@ def policy_spec(session: Session, parent: Ref, samples_digest: str, pool_digest:
         "update": update.model_dump(mode="json", exclude={"objective", "lora"}),
         "noise": {"run_seed": session.recipe.seed, "iteration": iteration, "seed_scheme": SEED_SCHEME},
         "family": family_spec(session),
-        "layout": {"world_size": 1, "micro_batch": update.micro_batch},
+        "layout": {"reduction": REDUCTION, "micro_batch": update.micro_batch},
         "conditioning": conditioning_spec(session.recipe.model),
-        "numerics": describe_numerics(session.recipe.model, None, session.device),
+        "numerics": session.worker.site.numerics(session.recipe.model, None),
     }
 
 

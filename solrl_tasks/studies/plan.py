@@ -17,7 +17,6 @@ from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.costs import CostBook, PoolCost
 from solrl_tasks.store.keys import canonical_json, key
 from solrl_tasks.store.pool import Pool
-from solrl_tasks.store.records import environment_record
 
 UNLIKE: Final = frozenset({"algo_version", "policy", "prompts", "exploration_seed", "seed_scheme", "steps", "chunk"})
 """Fields of a pool's spec that two pools may differ in and still cost the same for an image and a step."""
@@ -133,7 +132,7 @@ def estimate_seconds(session: Session, job: PoolJob, book: CostBook | None = Non
         book: to read the store's costs once for many pools.
     """
     wanted = _likeness(job.spec(session))
-    here = _hardware(environment_record(str(session.device)))
+    here = _hardware(session.worker.site.environment())
     found = (book or CostBook(session.store)).find(
         lambda spec: _likeness(spec) == wanted, job.reward_ids(), lambda record: _hardware(record) == here
     )

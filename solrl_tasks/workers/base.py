@@ -12,11 +12,17 @@ from solrl_tasks.models.lora import LoraState
 from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
 from solrl_tasks.workers.pipeline import Results
+from solrl_tasks.workers.site import Site
 from solrl_tasks.workers.state import PolicyState
 
 
 class Worker(Protocol):
     """One or more devices behind the few things an iteration does with them."""
+
+    @property
+    def site(self) -> Site:
+        """What the devices are."""
+        ...
 
     @property
     def counters(self) -> Counters:

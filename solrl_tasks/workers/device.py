@@ -33,9 +33,11 @@ from solrl_tasks.workers.memory import (
     told,
 )
 from solrl_tasks.workers.pipeline import Lane, Results, SideStream, in_turn, overlapped
+from solrl_tasks.workers.reduction import ALONE, Ranks
 from solrl_tasks.workers.resident import Resident
 from solrl_tasks.workers.rollout import Rollout
 from solrl_tasks.workers.state import PolicyState, initial_state
+from solrl_tasks.workers.tally import Tally
 from solrl_tasks.workers.training import Trainer
 
 
@@ -152,18 +154,24 @@ class Device:
             TrainingError: the loss or the gradient is not finite.
             DeviceMemoryError: a micro-batch does not fit; the message names a size that does.
         """
+        state, tally, seconds = self.train_part(job, policy)
+        return state, TrainResult(tally.metrics(), seconds)
+
+    def train_part(self, job: TrainJob, policy: PolicyState, ranks: Ranks = ALONE) -> tuple[PolicyState, Tally, float]:
+        """This device's part of an update that several make together: the whole new state, what its own micro-batches
+        came to, and the seconds that it took. Raises as ``train`` does."""
         trainer = self._trainer(policy.current)
         started, shortage = self._clock(), None
         with self._explained("encoding prompts"):
             conditioning = self.resident.embeddings.get(job.distinct_texts)
         try:
-            state, metrics = trainer.update(job, policy, conditioning, self._gradient(job))
+            state, tally = trainer.update(job, policy, conditioning, self._gradient(job), ranks)
         except torch.OutOfMemoryError as error:
             shortage = told(error)
         if shortage is not None:
             raise DeviceMemoryError(self._batch_advice(trainer, job, policy, conditioning, shortage))
         self.counters.updates += job.update.optimizer_steps
-        return state, TrainResult(metrics, self._clock() - started)
+        return state, tally, self._clock() - started
 
     def memory(self) -> dict[str, int]:
         """Bytes on the device by who holds them; of CUDA also what torch holds now, held at most, and could hold."""

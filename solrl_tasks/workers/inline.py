@@ -13,6 +13,7 @@ from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
 from solrl_tasks.workers.pipeline import Results
+from solrl_tasks.workers.site import LocalSite, Site
 from solrl_tasks.workers.state import PolicyState
 
 
@@ -25,6 +26,7 @@ class InlineWorker:
             cache: folder in which encoded prompts are kept; None keeps them in memory only.
         """
         self._device = Device(model, device, cache)
+        self.site: Site = LocalSite(device)
 
     @property
     def counters(self) -> Counters:

@@ -97,7 +97,7 @@ class Steps:
         self._sigmas = sigmas
         self._transitions = transitions(paths.noise, sigmas)
         self._device = device
-        self._begun: list[Tensor] = []
+        self._begun: dict[int, Tensor] = {}
 
     def rows(self, inner: int) -> list[Row]:  # noqa: ARG002
         """``times_per_sample`` of the noisy steps of every sample, drawn without repetition."""
@@ -131,7 +131,7 @@ class Steps:
         if inner > 0:
             return self._begun[number].to(self._device)
         if self._job.update.optimizer_steps > 1:
-            self._begun.append(current.detach().cpu())
+            self._begun[number] = current.detach().cpu()
         return current.detach()
 
     def end(self, samples: Sequence[int]) -> "PathEnd":
@@ -177,10 +177,15 @@ class Adjoints:
         # In host memory, as the paths: [M, noisy steps, C, H, W], at the states behind each of them.
         self._adjoints = torch.zeros_like(job.paths.states[:, 1:])
 
-    def carry_back(self, adjoints: Callable[[Sequence[int], "PathEnd"], Tensor]) -> None:
-        """Fill them, a micro-batch of samples at a time."""
+    def carry_back(self, adjoints: Callable[[Sequence[int], "PathEnd"], Tensor], wanted: set[int]) -> None:
+        """Fill them, a micro-batch of samples at a time, where any of it is wanted.
+
+        The batches are the same whatever is wanted, and so are the bits.
+        """
         for start in range(0, self._samples, self._together):
             part = range(start, min(start + self._together, self._samples))
+            if wanted.isdisjoint(part):
+                continue
             self._adjoints[start : part.stop] = adjoints(part, self._steps.end(part)).cpu()
 
     def rows(self, inner: int) -> list[Row]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -22,24 +22,13 @@ from solrl_tasks.objectives.decay import ema_decay, old_decay
 from solrl_tasks.workers.gradients import RewardGradient
 from solrl_tasks.workers.jobs import TrainJob
 from solrl_tasks.workers.lessons import Adjoints, Endpoints, Lesson, PathEnd, Row, Steps
+from solrl_tasks.workers.reduction import ALONE, GradientSum, Ranks, spans
 from solrl_tasks.workers.state import PolicyState
+from solrl_tasks.workers.tally import Tally
 
 
 class TrainingError(RuntimeError):
     """An update that cannot go on without harm."""
-
-
-@dataclass
-class _Tally:
-    """Sums over an update's micro-batches."""
-
-    rows: int = 0
-    skipped: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    gradient_norms: list[float] = field(default_factory=list)
-
-    def add(self, name: str, values: Tensor) -> None:
-        self.sums[name] = self.sums.get(name, 0.0) + float(values.detach().double().sum())
 
 
 @dataclass(frozen=True)
@@ -50,6 +39,16 @@ class _Task:
     objective: Objective[Any]
     lesson: Lesson
     conditioning: Conditioning
+    ranks: Ranks = ALONE
+
+    def samples(self) -> set[int]:
+        """Those that this rank's micro-batches have rows of, in any optimizer step."""
+        found: set[int] = set()
+        for inner in range(self.job.update.optimizer_steps):
+            parts = _slices(self.lesson.rows(inner), self.job.update.micro_batch)
+            span = spans(len(parts), self.ranks.world)[self.ranks.rank]
+            found |= {sample for number in span for sample, _, _ in parts[number]}
+        return found
 
 
 class Trainer:
@@ -61,16 +60,22 @@ class Trainer:
 
     @torch.enable_grad()
     def update(
-        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, gradient: RewardGradient | None = None
-    ) -> tuple[PolicyState, dict[str, float]]:
+        self,
+        job: TrainJob,
+        policy: PolicyState,
+        conditioning: Conditioning,
+        gradient: RewardGradient | None = None,
+        ranks: Ranks = ALONE,
+    ) -> tuple[PolicyState, Tally]:
         """One iteration's training.
 
         Args:
             conditioning: one row for each of ``job.distinct_texts``.
             gradient: of the rewards, for an objective that learns from it.
+            ranks: devices that train together, each a part of the micro-batches; all are given the same job.
 
         Returns:
-            The next policy, and metrics by name.
+            The next policy, the same on every rank, and what this rank's micro-batches came to.
 
         Raises:
             TrainingError: every micro-batch of an optimizer step had a non-finite loss.
@@ -78,7 +83,7 @@ class Trainer:
                 objective learns from.
         """
         with _reproducible(self._family.device):
-            return self._update(job, policy, conditioning, gradient)
+            return self._update(job, policy, conditioning, gradient, ranks)
 
     def attempt(self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, rows: int) -> None:
         """A micro-batch of so many rows, forward and backward, for the sake of its memory alone.
@@ -91,7 +96,7 @@ class Trainer:
         try:
             with torch.enable_grad(), _reproducible(self._family.device):
                 task = _Task(small, objective, self._lesson(small, objective), conditioning)
-                terms = self._losses(task, next(_slices(task.lesson.rows(0), rows)), (0, 0))
+                terms = self._losses(task, _slices(task.lesson.rows(0), rows)[0], (0, 0))
                 terms.loss.sum().backward()  # type: ignore[no-untyped-call]
         finally:
             optimizer.zero_grad(set_to_none=True)
@@ -101,13 +106,18 @@ class Trainer:
         return self._model.memory()
 
     def _update(
-        self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, gradient: RewardGradient | None
-    ) -> tuple[PolicyState, dict[str, float]]:
+        self,
+        job: TrainJob,
+        policy: PolicyState,
+        conditioning: Conditioning,
+        gradient: RewardGradient | None,
+        ranks: Ranks,
+    ) -> tuple[PolicyState, Tally]:
         objective, optimizer = self._begin(job, policy)
-        task = _Task(job, objective, self._lesson(job, objective), conditioning)
+        task = _Task(job, objective, self._lesson(job, objective), conditioning, ranks)
         if isinstance(task.lesson, Adjoints):
-            task.lesson.carry_back(partial(self._adjoints, task, gradient))
-        ema, step, tally = policy.ema, policy.optimizer_step, _Tally()
+            task.lesson.carry_back(partial(self._adjoints, task, gradient), task.samples())
+        ema, step, tally = policy.ema, policy.optimizer_step, Tally()
         for inner in range(job.update.optimizer_steps):
             self._accumulate(task, inner, tally)
             self._step(optimizer, job.update.optimizer.grad_clip, tally)
@@ -124,7 +134,8 @@ class Trainer:
             iteration=policy.iteration + 1,
             optimizer_step=step,
         )
-        return state, self._metrics(tally, decay, step)
+        tally.decay, tally.step = decay, step
+        return state, tally
 
     def _begin(self, job: TrainJob, policy: PolicyState) -> tuple[Objective[Any], torch.optim.AdamW]:
         objective: Objective[Any] = build("objective", job.update.objective.name, dict(job.update.objective.options))
@@ -169,26 +180,39 @@ class Trainer:
         begun = task.lesson.begun(*place, velocities.current)
         return task.objective.loss(batch, velocities if begun is None else replace(velocities, old=begun))
 
-    def _accumulate(self, task: _Task, inner: int, tally: _Tally) -> None:
-        job, rows = task.job, task.lesson.rows(inner)
-        done = 0
-        for number, part in enumerate(_slices(rows, job.update.micro_batch)):
-            terms = self._losses(task, part, (inner, number))
-            if not bool(torch.isfinite(terms.loss).all()):
-                # Multiplying by zero would keep the NaN: such a micro-batch must not reach the gradient at all.
-                tally.skipped += 1
-                continue
-            torch.autograd.backward(terms.loss.sum() / len(rows))
-            done += len(part)
-            tally.rows += len(part)
-            tally.add("loss", terms.loss)
-            for name, values in terms.metrics.items():
-                tally.add(name, values)
-        if done == 0:
+    def _accumulate(self, task: _Task, inner: int, tally: Tally) -> None:
+        """Leave the gradient of an optimizer step, over the micro-batches of all ranks, in the parameters."""
+        rows = task.lesson.rows(inner)
+        parts = _slices(rows, task.job.update.micro_batch)
+        gradient = GradientSum(len(parts), task.ranks)
+        for number in gradient.span:
+            gradient.add(self._gradient(task, parts[number], (inner, number), len(rows), tally))
+        parameters = [parameter for _, parameter in self._model.trainable()]
+        total = gradient.total(parameters)
+        if total is None:
             raise TrainingError(
-                f"update of iteration {job.iteration}, optimizer step {inner}: the loss of every micro-batch is NaN or "
-                "infinite. Lower update.optimizer.lr, or look at the last images; the previous policy is intact"
+                f"update of iteration {task.job.iteration}, optimizer step {inner}: the loss of every micro-batch is "
+                "NaN or infinite. Lower update.optimizer.lr, or look at the last images; the previous policy is intact"
             )
+        for parameter, value in zip(parameters, total, strict=True):
+            parameter.grad = value
+
+    def _gradient(
+        self, task: _Task, part: list[Row], place: tuple[int, int], rows: int, tally: Tally
+    ) -> list[Tensor] | None:
+        """Of a micro-batch, as its share of a step of so many rows; None where its loss is not finite."""
+        terms = self._losses(task, part, place)
+        if not bool(torch.isfinite(terms.loss).all()):
+            # Multiplying by zero would keep the NaN: such a micro-batch must not reach the gradient at all.
+            tally.skip(place)
+            return None
+        torch.autograd.backward(terms.loss.sum() / rows)
+        tally.add(place, len(part), {"loss": terms.loss, **terms.metrics})
+        gradient = []
+        for _, parameter in self._model.trainable():
+            gradient.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+            parameter.grad = None
+        return gradient
 
     def _velocities(self, objective: Objective[Any], batch: Any, conditioning: Conditioning) -> Velocities:
         x, t = batch.x_t, batch.t
@@ -212,7 +236,7 @@ class Trainer:
             return self._family
         return self._family.with_guidance(spec.guidance, 1.0)
 
-    def _step(self, optimizer: torch.optim.AdamW, clip: float, tally: _Tally) -> None:
+    def _step(self, optimizer: torch.optim.AdamW, clip: float, tally: Tally) -> None:
         parameters = [parameter for _, parameter in self._model.trainable()]
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip))
         if not math.isfinite(norm):
@@ -246,18 +270,6 @@ class Trainer:
             for key in ("exp_avg", "exp_avg_sq")
         }
 
-    def _metrics(self, tally: _Tally, decay: float, step: int) -> dict[str, float]:
-        rows = max(tally.rows, 1)
-        means = {f"train/{name}": total / rows for name, total in tally.sums.items()}
-        norms = tally.gradient_norms
-        return {
-            **means,
-            "train/grad_norm": sum(norms) / len(norms),
-            "train/skipped_micro_batches": float(tally.skipped),
-            "train/old_decay": decay,
-            "train/optimizer_steps": float(step),
-        }
-
 
 @contextmanager
 def _reproducible(device: torch.device) -> Iterator[None]:
@@ -280,6 +292,5 @@ def _reproducible(device: torch.device) -> Iterator[None]:
         settings.fill_uninitialized_memory = filled
 
 
-def _slices(rows: list[Row], size: int) -> Iterator[list[Row]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
+def _slices(rows: list[Row], size: int) -> list[list[Row]]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -18,7 +18,9 @@ from solrl_tasks.stages.reporter import SilentReporter
 from solrl_tasks.store.errors import ConfigChangedError
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import view_run
+from solrl_tasks.workers import site as sites
 from solrl_tasks.workers.memory import SIZES
+from solrl_tasks.workers.site import LocalSite
 
 AUTO = Recipe()
 
@@ -95,11 +97,24 @@ class Asked:
 
     def __init__(self, fit):
         self.fit, self.jobs, self.beside = fit, [], []
+        self.site = Pretended(80 * 2**30)
 
     def fitting_chunk(self, job, beside):
         self.jobs.append(job)
         self.beside.append([engine.name for engine in beside])
         return self.fit
+
+
+class Pretended(LocalSite):
+    """A CPU with a memory of its own."""
+
+    def __init__(self, memory):
+        super().__init__(torch.device("cpu"))
+        self.__dict__["memory"] = memory
+
+    @property
+    def total_memory(self):
+        return self.memory
 
 
 class Notes(SilentReporter):
@@ -113,21 +128,16 @@ class Notes(SilentReporter):
 
 
 @pytest.fixture
-def measured(tmp_path, micro_model, monkeypatch):
-    """Makes a measurement on a pretended CUDA device of so many bytes."""
-
-    class Properties:
-        total_memory = 80 * 2**30
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+def measured(tmp_path, micro_model):
+    """Makes a measurement on a pretended CUDA device of so many gigabytes."""
     store = Store.open(tmp_path / "store", create=True)
     prompts = PromptSet((Prompt("a red circle"), Prompt("a blue one")))
 
     def make(worker, properties=80, **overrides):
-        Properties.total_memory = properties * 2**30
+        worker.site = Pretended(properties * 2**30)
         model = AUTO.model.model_copy(update={"source": str(micro_model), "resolution": 32, **overrides})
         recipe = AUTO.model_copy(update={"model": model})
-        return MeasuredFit(store, worker, recipe, prompts, torch.device("cpu"), Notes())
+        return MeasuredFit(store, worker, recipe, prompts, Notes())
 
     return make
 
@@ -182,14 +192,14 @@ def test_a_plan_reads_what_was_measured_and_measures_nothing(measured):
 
 
 def test_the_engine_of_the_evaluation_is_checked_at_the_door(opened, monkeypatch):
-    require = sessions.require_engine
+    require = sites.require_engine
 
     def only_some(name, device):
         if name == "bf16":
             raise EngineError("not here")
         return require(name, device)
 
-    monkeypatch.setattr(sessions, "require_engine", only_some)
+    monkeypatch.setattr(sites, "require_engine", only_some)
     emulated = {"name": "nvfp4-emulated"}
     with (
         pytest.raises(EngineError, match="not here"),

@@ -173,7 +173,7 @@ def test_adjoints_are_the_derivative_of_the_reward_along_the_path(device, first_
     objective, _ = trainer._begin(job, first_policy)
     conditioning = device.resident.embeddings.get(job.distinct_texts)
     task = training._Task(job, objective, trainer._lesson(job, objective), conditioning)
-    task.lesson.carry_back(partial(trainer._adjoints, task, device._gradient(job)))
+    task.lesson.carry_back(partial(trainer._adjoints, task, device._gradient(job)), task.samples())
     rows = [row for row in task.lesson.rows(0) if row[0] == 5]
     found = task.lesson.batch(rows, 0)
     grid, family = device.family.sigmas(STEPS), device.family
