@@ -1,7 +1,7 @@
 """One Zarr array filled block by block, with a ledger that says which blocks can be trusted.
 
-On the disk an array is a Zarr group with two arrays: ``values`` [rows, columns, *item] in chunks of one row
-times one block of columns, and ``ledger`` [rows, blocks, 4], an entry of ``FIELDS`` for every block, all zero
+On the disk, and in a bucket, an array is a Zarr group with two arrays: ``values`` [rows, columns, *item] in chunks of
+one row times one block of columns, and ``ledger`` [rows, blocks, 4], an entry of ``FIELDS`` for every block, all zero
 while the block is not done. Values are written first and the entry last, and both carry a CRC-32C. A block
 counts as done if its entry's digest fits the values that are read back, so that any kill, truncation or
 flipped bit shows.
@@ -9,6 +9,7 @@ flipped bit shows.
 
 import hashlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,7 +20,10 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError
+from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_zarr import ObjectZarr
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,12 @@ FIELDS: Final = ("digest", "record", "device_microseconds", "written_unix_ns")
 _DIGEST, _RECORD, _SECONDS, _WRITTEN = range(len(FIELDS))
 # What Zarr and its codecs raise for bytes they cannot decode. A refused permission is no damage.
 _UNDECODABLE: Final = (ValueError, RuntimeError, TypeError, IndexError, KeyError, EOFError)
+HEAD: Final = "zarr.json"
+"""The file of an array that is written last in a bucket."""
+
+
+def _nothing_to_confirm() -> None:
+    """Of a folder of this machine: the kernel takes its lock from nobody who lives."""
 
 
 class BlockArray:
@@ -35,41 +45,63 @@ class BlockArray:
     Only one process may write at a time; the caller holds the lock. ``path`` is the folder of the array.
     """
 
-    def __init__(self, path: Path, values: Any, ledger: Any) -> None:
+    def __init__(self, path: Place, values: Any, ledger: Any, remote: ObjectZarr | None = None) -> None:
         self.path = path
         self._values = values
         self._ledger = ledger
+        self._remote = remote
         self.chunk: int = values.chunks[1]
         self.item: tuple[int, ...] = values.shape[2:]
         self.rows: int = values.shape[0]
 
     @classmethod
-    def create(cls, path: Path, rows: int, columns: int, chunk: int, item: tuple[int, ...], dtype: str) -> Self:
+    def create(
+        cls,
+        path: Place,
+        rows: int,
+        columns: int,
+        chunk: int,
+        item: tuple[int, ...],
+        dtype: str,
+        confirm: Callable[[], None] = _nothing_to_confirm,
+    ) -> Self:
         """Make an empty array, all at once.
 
         Args:
             columns: a multiple of ``chunk``.
             dtype: ``float32`` (fill NaN, stored as it is) or ``uint8`` (fill 0, compressed without loss).
+            confirm: as of ``open``.
         """
-        with atomic.publish_folder(path) as temporary:
-            atomic.write_json(temporary / "zarr.json", group_metadata({"ledger_fields": list(FIELDS)}))
+        with atomic.publish_folder(path, HEAD) as temporary:
+            atomic.write_json(temporary / HEAD, group_metadata({"ledger_fields": list(FIELDS)}))
             folder = LocalStore(temporary)
             blocks = columns // chunk
             _make(folder, "values", (rows, columns, *item), (1, chunk, *item), dtype)
             _make(folder, "ledger", (rows, blocks, len(FIELDS)), (1, 1, len(FIELDS)), "uint64")
-        return cls.open(path, rows, chunk, item, dtype)
+        return cls.open(path, rows, chunk, item, dtype, confirm)
 
     @classmethod
-    def open(cls, path: Path, rows: int, chunk: int, item: tuple[int | None, ...], dtype: str) -> Self:
+    def open(
+        cls,
+        path: Place,
+        rows: int,
+        chunk: int,
+        item: tuple[int | None, ...],
+        dtype: str,
+        confirm: Callable[[], None] = _nothing_to_confirm,
+    ) -> Self:
         """Open an array that is there.
 
         Args:
             item: the expected item; None is any length.
+            confirm: raises if the caller's lock is lost; called before something in a bucket is replaced.
 
         Raises:
             DamagedError: its metadata cannot be read, or is not what ``create`` wrote.
         """
-        values, ledger = _open(path, "values"), _open(path, "ledger")
+        remote = ObjectZarr(path, confirm) if isinstance(path, ObjectPath) else None
+        folder = LocalStore(path) if isinstance(path, Path) else remote
+        values, ledger = _open(folder, path, "values"), _open(folder, path, "ledger")
         fits = (
             _is_made_so(values, rows, (1, chunk, *values.shape[2:]), dtype)
             and _is_made_so(ledger, rows, (1, 1, len(FIELDS)), "uint64")
@@ -79,7 +111,7 @@ class BlockArray:
         )
         if not fits:
             raise DamagedError(path, "the metadata of the array is not what was written")
-        return cls(path, values, ledger)
+        return cls(path, values, ledger, remote)
 
     @property
     def columns(self) -> int:
@@ -90,13 +122,14 @@ class BlockArray:
         """Make room for at least ``columns``, a multiple of the chunk; never shrinks."""
         if self._values.shape[1] < columns:
             self._values.resize((self.rows, columns, *self.item))
-            atomic.sync_file(self.path / "values" / "zarr.json")
+            atomic.sync_file(self.path / "values" / HEAD)
         if self._ledger.shape[1] * self.chunk < columns:
             self._ledger.resize((self.rows, columns // self.chunk, len(FIELDS)))
-            atomic.sync_file(self.path / "ledger" / "zarr.json")
+            atomic.sync_file(self.path / "ledger" / HEAD)
 
     def entries(self, blocks: int) -> NDArray[np.uint64]:
         """Ledger entries of the first ``blocks`` of every row, [rows, blocks, 4]; zero where not done."""
+        self._look("ledger")
         table = np.zeros((self.rows, blocks, len(FIELDS)), dtype=np.uint64)
         there = min(blocks, self.columns // self.chunk)
         try:
@@ -160,6 +193,7 @@ class BlockArray:
             written: Unix time in ns; what one computation made has one time, so that its cost counts once.
         """
         stored = _stored_form(values)
+        self._look("ledger")
         if not self._is_blank(row, index):
             self._ledger[row, index] = np.zeros(len(FIELDS), dtype=np.uint64)
         self._values[row, index * self.chunk : (index + 1) * self.chunk] = stored
@@ -187,7 +221,12 @@ class BlockArray:
         logger.warning("%s: the stored values do not fit their ledger entry and count as not done", where)
         return False
 
+    def _look(self, part: str) -> None:
+        if self._remote is not None:
+            self._remote.look(part, bodies=True)
+
     def _bulk(self, blocks: int) -> NDArray[Any] | None:
+        self._look("values")
         there = min(blocks * self.chunk, self.columns)
         found = self._empty(blocks)
         try:
@@ -257,9 +296,9 @@ def _fill(dtype: str) -> Any:
     return np.float32(np.nan) if dtype == "float32" else np.dtype(dtype).type(0)
 
 
-def _open(path: Path, name: str) -> Any:
+def _open(folder: Any, path: Place, name: str) -> Any:
     try:
-        array = zarr.open_array(LocalStore(path), path=name, mode="r+", zarr_format=3)
+        array = zarr.open_array(folder, path=name, mode="r+", zarr_format=3)
         # Otherwise a chunk that equals the fill value would leave no file.
         return array.with_config({"write_empty_chunks": True})
     except (FileNotFoundError, KeyError, ValueError, TypeError, AttributeError) as error:

@@ -1,12 +1,15 @@
-"""Files and folders that are either whole or not there."""
+"""Files and folders that are either whole or not there.
 
-import hashlib
+In a folder of this machine a file is written under a temporary name and renamed. In a bucket (``ObjectPath``) a single
+object is whole by itself, and of several the one named last makes the others believed.
+"""
+
 import itertools
 import json
 import os
 import re
 import shutil
-import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +18,25 @@ from typing import Any, Final
 
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import canonical_json, digest
+from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.process import host_id, start_of
+
+Place = Path | ObjectPath
+"""Where something of a store is: on this machine, or in a bucket."""
 
 _TEMPORARY: Final = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\d+\.tmp")
 _FOREIGN_AGE_SECONDS: Final = 7 * 24 * 3600.0
 _counter = itertools.count()
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Place, data: bytes) -> None:
     """Write a file so that a reader, or a crash at any moment, sees the old content or the new, whole.
 
     The folder is made. The data is on the disk before the name points to it.
     """
+    if isinstance(path, ObjectPath):
+        path.bucket.put(path.key, data)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
@@ -40,18 +51,18 @@ def write_bytes(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Place, text: str) -> None:
     """``write_bytes`` of UTF-8 text."""
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Place, value: Any) -> None:
     """Write plain JSON, for files that others read; see ``write_sealed`` for our own."""
     canonical_json(value)
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
-def holds_json(path: Path, value: Any) -> bool:
+def holds_json(path: Place, value: Any) -> bool:
     """Whether a file is there and holds exactly this JSON."""
     try:
         return bool(canonical_json(json.loads(path.read_bytes())) == canonical_json(value))
@@ -59,18 +70,34 @@ def holds_json(path: Path, value: Any) -> bool:
         return False
 
 
-def write_sealed(path: Path, content: Any) -> str:
+def write_sealed(path: Place, content: Any) -> str:
     """Write JSON together with its digest, and return the digest (64 hex digits).
 
     Raises:
         ValueError: the content is not JSON.
     """
     seal = digest(content)
-    write_text(path, json.dumps({"sha256": seal, "content": content}, indent=1, sort_keys=True) + "\n")
+    write_bytes(path, _sealed(content, seal))
     return seal
 
 
-def read_sealed(path: Path) -> Any:
+def write_sealed_once(path: Place, content: Any) -> bool:
+    """``write_sealed`` where nothing is yet; false if there is another content, which stays.
+
+    In a folder of this machine the caller holds a lock, and what is there is replaced: the kernel gives a lock to
+    nobody else before its holder has ended. A lease may have been lost unnoticed.
+    """
+    if isinstance(path, ObjectPath):
+        return path.bucket.create(path.key, _sealed(content, digest(content))) is not None
+    write_sealed(path, content)
+    return True
+
+
+def _sealed(content: Any, seal: str) -> bytes:
+    return (json.dumps({"sha256": seal, "content": content}, indent=1, sort_keys=True) + "\n").encode("utf-8")
+
+
+def read_sealed(path: Place) -> Any:
     """The content of a file from ``write_sealed``, verified.
 
     Raises:
@@ -95,12 +122,20 @@ def read_sealed(path: Path) -> Any:
 
 
 @contextmanager
-def publish_folder(final: Path) -> Iterator[Path]:
+def publish_folder(final: Place, last: str = "") -> Iterator[Path]:
     """A temporary folder to fill; on leaving it is brought to the disk and renamed to ``final``.
 
     If ``final`` is there already the filled folder is dropped: the names of the store follow from what is
     to be computed, and the first to publish wins. On an exception nothing is published.
+
+    Args:
+        last: the file of it that is written last in a bucket; see ``is_published``.
     """
+    if isinstance(final, ObjectPath):
+        with tempfile.TemporaryDirectory(prefix="solrl-") as name:
+            yield Path(name)
+            _upload(Path(name), final, last)
+        return
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(final)
     temporary.mkdir()
@@ -117,8 +152,31 @@ def publish_folder(final: Path) -> Iterator[Path]:
     sync_folder(final.parent)
 
 
-def sync_file(path: Path) -> None:
-    """Bring a file's data to the disk."""
+def is_published(folder: Place, last: str) -> bool:
+    """Whether a folder of ``publish_folder`` is there: in a bucket, whether its last file is."""
+    return (folder / last).is_file() if isinstance(folder, ObjectPath) else folder.is_dir()
+
+
+def _upload(source: Path, final: ObjectPath, last: str) -> None:
+    bucket = final.bucket
+    # The order of names, so that a kill at a given write leaves the same.
+    files = sorted(path for path in source.rglob("*") if path.is_file() and path != source / last)
+    for path in files:
+        key, data = f"{final.key}/{path.relative_to(source).as_posix()}", path.read_bytes()
+        while bucket.create(key, data) is None:
+            # Of a writer that was killed before its last file, or of one that was quicker and whose files stay.
+            if is_published(final, last):
+                return
+            there = bucket.head(key)
+            if there is not None and bucket.replace(key, data, there.etag) is not None:
+                break
+    bucket.create(f"{final.key}/{last}", (source / last).read_bytes())
+
+
+def sync_file(path: Place) -> None:
+    """Bring a file's data to the disk. In a bucket what was written is kept already."""
+    if isinstance(path, ObjectPath):
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -131,12 +189,14 @@ def sync_folder(path: Path) -> None:
     sync_file(path)
 
 
-def sweep(folder: Path, recursive: bool = False) -> list[Path]:
-    """Remove what writers that died left in a folder, and return what was removed.
+def sweep(folder: Place, recursive: bool = False) -> list[Path]:
+    """Remove what writers that died left in a folder, and return what was removed; in a bucket they leave no such.
 
     A temporary name tells its writer: what belongs to a living process stays. What was written on another
     host (or in another container) cannot be judged and stays until it is a week old.
     """
+    if isinstance(folder, ObjectPath):
+        return []
     removed = []
     for entry in sorted(folder.rglob(".*.tmp") if recursive else folder.glob(".*.tmp")):
         if _is_dead(entry):
@@ -149,7 +209,7 @@ def sweep(folder: Path, recursive: bool = False) -> list[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    writer = f"{_host()}-{os.getpid()}-{_start(os.getpid())}-{next(_counter)}"
+    writer = f"{host_id()}-{os.getpid()}-{start_of(os.getpid())}-{next(_counter)}"
     return path.with_name(f".{path.name}.{writer}.tmp")
 
 
@@ -157,39 +217,12 @@ def _is_dead(entry: Path) -> bool:
     match = _TEMPORARY.fullmatch(entry.name)
     if match is None:
         return False
-    if match["host"] != _host():
+    if match["host"] != host_id():
         try:
             return time.time() - entry.stat().st_mtime > _FOREIGN_AGE_SECONDS
         except FileNotFoundError:
             return False
-    return _start(int(match["pid"])) != int(match["start"])
-
-
-def _host() -> str:
-    # Process numbers mean something within one host and one process namespace only.
-    try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        namespace = ""
-    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
-
-
-def _start(pid: int) -> int:
-    """When a process began, in ticks since boot, to tell apart a number used again; 0 if there is none.
-
-    Where there is no ``/proc``, every living process has 1.
-    """
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return 0
-    except PermissionError:
-        pass
-    return 1
+    return start_of(int(match["pid"])) != int(match["start"])
 
 
 def _sync_tree(folder: Path) -> None:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.arrays import BlockArray, group_metadata, item_fits
+from solrl_tasks.store.arrays import HEAD, BlockArray, group_metadata, item_fits
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import (
     DamagedError,
     IncompleteError,
@@ -22,6 +22,7 @@ from solrl_tasks.store.errors import (
     StoreError,
 )
 from solrl_tasks.store.keys import key as key_of
+from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.records import RecordShelf, differences, record_id
 from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store
@@ -36,6 +37,7 @@ PATHS: Final = "paths"
 REWARDS: Final = "rewards"
 FEATURES: Final = "features"
 _NAMED_VALUES: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*@[A-Za-z0-9_.:+-]+")
+SPEC: Final = "spec.json"
 _NAMED: Final = 5  # blocks that an error names before it counts the rest
 
 
@@ -144,6 +146,7 @@ class BlockFolder:
         self._shelf = RecordShelf(self.path / "records")
         self._open_arrays: dict[str, BlockArray] = {}
         self._seen: dict[str, set[int]] = {}
+        self._names: list[str] | None = None
         if mend:
             self._create_or_check()
 
@@ -155,7 +158,7 @@ class BlockFolder:
             MissingObjectError: there is none.
             DamagedError: its ``spec.json`` cannot be read.
         """
-        path = store.require(store.folder(kind) / key / "spec.json", f"{kind}/{key}")
+        path = store.require(store.folder(kind) / key / SPEC, f"{kind}/{key}")
         stored = atomic.read_sealed(path)
         return cls(store, kind, stored["spec"], stored["shape"], mend=False)
 
@@ -197,13 +200,17 @@ class BlockFolder:
 
     def names(self) -> list[str]:
         """The arrays that there are, pictures and latents first."""
+        if self._names is not None:
+            return list(self._names)
         data = self.path / "data.zarr"
-        found = [name for name in (IMAGES, THUMBNAILS, LATENTS, PATHS) if (data / name).is_dir()]
+        found = [name for name in (IMAGES, THUMBNAILS, LATENTS, PATHS) if atomic.is_published(data / name, HEAD)]
         for group in (REWARDS, FEATURES):
             if (data / group).is_dir():
-                folders = (entry.name for entry in (data / group).iterdir() if entry.is_dir())
+                folders = (entry.name for entry in (data / group).iterdir() if atomic.is_published(entry, HEAD))
                 found += sorted(f"{group}/{name}" for name in folders if not name.startswith("."))
-        return found
+        if self._lock.held:
+            self._names = found
+        return list(found)
 
     def array(self, name: str) -> BlockArray | None:
         """An array by name; None if there is none. One whose metadata is damaged is moved aside."""
@@ -335,11 +342,11 @@ class BlockFolder:
         if self.path.exists() and self._damage():
             with self._lock.hold(wait=True):
                 why = self._damage()
-                if why and (aside := self.store.move_aside(self.path, why)):
+                if why and (aside := self.store.move_aside(self.path, why, SPEC)):
                     logger.warning("%s; moved to %s, and everything in it is computed again", why, aside)
-        if not self.path.exists():
+        if not (self.path / SPEC).exists():
             self._publish()
-        stored = atomic.read_sealed(self.path / "spec.json")
+        stored = atomic.read_sealed(self.path / SPEC)
         changed = differences(stored["shape"], self.shape)
         if changed:
             raise StoreError(
@@ -350,8 +357,11 @@ class BlockFolder:
 
     def _damage(self) -> str:
         try:
-            stored = atomic.read_sealed(self.path / "spec.json")
+            stored = atomic.read_sealed(self.path / SPEC)
         except FileNotFoundError:
+            if isinstance(self.path, ObjectPath):
+                # The rest of one whose removal was killed, from the spec on: what it holds is still true.
+                return ""
             return f"{self.path} is damaged: it has no spec.json" if self.path.exists() else ""
         except DamagedError as error:
             return str(error)
@@ -359,10 +369,10 @@ class BlockFolder:
         return "" if fits else f"{self.path} is damaged: its spec.json belongs to another key"
 
     def _publish(self) -> None:
-        with atomic.publish_folder(self.path) as temporary:
-            atomic.write_sealed(temporary / "spec.json", {"spec": self.spec, "shape": self.shape})
+        with atomic.publish_folder(self.path, SPEC) as temporary:
+            atomic.write_sealed(temporary / SPEC, {"spec": self.spec, "shape": self.shape})
 
-    def _groups(self) -> dict[Path, dict[str, Any]]:
+    def _groups(self) -> dict[Place, dict[str, Any]]:
         data = self.path / "data.zarr"
         about = {"kind": self.kind, "key": self.key, "spec": self.spec}
         return {data / "zarr.json": group_metadata(about), data / REWARDS / "zarr.json": group_metadata({})}
@@ -377,8 +387,12 @@ class BlockFolder:
         # Handles are trusted only while nobody else can change what they describe.
         self._open_arrays.clear()
         self._seen.clear()
+        self._names = None
+        self._shelf.forget()
 
     def _sweep(self) -> None:
+        if isinstance(self.path, ObjectPath):
+            return
         atomic.sweep(self.path, recursive=True)
         # Zarr's own temporary files name no writer. Whoever holds the lock is the only one.
         for entry in self.path.rglob("*.partial"):
@@ -386,10 +400,10 @@ class BlockFolder:
 
     def _open(self, name: str) -> BlockArray | None:
         folder = self.path / "data.zarr" / name
-        if not folder.is_dir():
+        if not atomic.is_published(folder, HEAD):
             return None
         item, dtype = self._form(name)
-        return BlockArray.open(folder, self.rows, self.chunk, item, dtype)
+        return BlockArray.open(folder, self.rows, self.chunk, item, dtype, self._lock.confirm)
 
     def _form(self, name: str) -> tuple[tuple[int | None, ...], str]:
         if name in (IMAGES, THUMBNAILS):
@@ -408,7 +422,8 @@ class BlockFolder:
             try:
                 self._open(name)
             except DamagedError:
-                aside = self.store.move_aside(self.path / "data.zarr" / name, why)
+                aside = self.store.move_aside(self.path / "data.zarr" / name, why, HEAD)
+                self._names = None
                 logger.warning("%s: %s; moved to %s, and its blocks count as not done", self.label, why, aside)
 
     def _array_for(self, name: str, block: Block, values: NDArray[Any]) -> BlockArray:
@@ -428,8 +443,11 @@ class BlockFolder:
             raise ValueError(f"{self.label}: a block of {name} is {dtype} [{sides}], found {found}")
         if array is None:
             folder = self.path / "data.zarr" / name
-            array = BlockArray.create(folder, self.rows, columns, self.chunk, values.shape[1:], dtype)
+            array = BlockArray.create(
+                folder, self.rows, columns, self.chunk, values.shape[1:], dtype, self._lock.confirm
+            )
             self._open_arrays[name] = array
+            self._names = None
         return array
 
     def _keeps(self, array: BlockArray, name: str, block: Block, values: NDArray[Any]) -> bool:
@@ -470,6 +488,7 @@ class BlockFolder:
 
     def _require_lock(self, action: str) -> None:
         if not self._lock.held:
+            self._lock.confirm()
             raise NotLockedError(f"{self.label}: {action} needs the lock: use it within `with ….lock():`")
 
     def _named(self, row: int, index: int) -> str:

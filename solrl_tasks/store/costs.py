@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from solrl_tasks.store import places
 from solrl_tasks.store.arrays import FIELDS
 from solrl_tasks.store.blocks import BlockFolder, reward_array
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
@@ -56,7 +57,7 @@ class CostBook:
     @cached_property
     def _folders(self) -> list[BlockFolder]:
         folders = []
-        for path in sorted(self._store.folder("pools").glob("[0-9a-f]*")):
+        for path in places.matching(self._store.folder("pools"), "[0-9a-f]*"):
             try:
                 folders.append(BlockFolder.load(self._store, "pools", path.name))
             except (DamagedError, MissingObjectError) as error:

@@ -1,6 +1,9 @@
 """What can be wrong with a store, in words for people."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from solrl_tasks.store.atomic import Place
 
 
 class StoreError(RuntimeError):
@@ -10,7 +13,7 @@ class StoreError(RuntimeError):
 class DamagedError(StoreError):
     """Stored bytes that do not match their own digest, or that cannot be read at all."""
 
-    def __init__(self, path: Path, why: str, remedy: str = "") -> None:
+    def __init__(self, path: "Place", why: str, remedy: str = "") -> None:
         super().__init__(f"{path} is damaged: {why}" + (f"; {remedy}" if remedy else ""))
         self.path = path
         self.why = why
@@ -38,3 +41,11 @@ class ConfigChangedError(StoreError):
 
 class RecordMismatchError(StoreError):
     """Blocks of different environments would be mixed in one pool without leave."""
+
+
+class UnreachableError(StoreError):
+    """An object store that does not answer; what was done is kept."""
+
+
+class LeaseLostError(LockedError):
+    """A lock on an object store that was not renewed in time, and that somebody else holds now."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from solrl_tasks.store import atomic
+from solrl_tasks.store import atomic, places
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.keys import digest
 from solrl_tasks.store.keys import key as key_of
+from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store, check_name
 
@@ -22,9 +24,9 @@ MANIFEST: Final = "manifest.json"
 class SealedFolder:
     """A folder whose every file was verified when it was found.
 
-    ``files`` are paths by name; ``content`` is JSON. The reference's digest covers spec, content and files.
-    ``making`` is JSON that tells of this making of them, such as its cost: verified, but no part of the
-    reference's digest, so that the same made again is the same.
+    ``files`` are paths on this machine by name, of copies where the store is a bucket; ``content`` is JSON. The
+    reference's digest covers spec, content and files. ``making`` is JSON that tells of this making of them, such as its
+    cost: verified, but no part of the reference's digest, so that the same made again is the same.
     """
 
     ref: Ref
@@ -48,7 +50,7 @@ def save_folder(
     """
     key = key_of(spec)
     if find_folder(store, kind, spec) is None:
-        with atomic.publish_folder(store.folder(kind) / key) as temporary:
+        with atomic.publish_folder(store.folder(kind) / key, MANIFEST) as temporary:
             sums = {}
             for name, data in files.items():
                 (temporary / check_name(name, "file")).write_bytes(data)
@@ -76,7 +78,7 @@ def find_folder(store: Store, kind: Kind, spec: dict[str, Any]) -> SealedFolder 
         except MissingObjectError:
             return None
         except DamagedError as error:
-            aside = store.move_aside(store.folder(kind) / key, str(error))
+            aside = store.move_aside(store.folder(kind) / key, str(error), MANIFEST)
             logger.warning("%s; moved to %s, and it is computed again", error, aside)
             return None
 
@@ -98,23 +100,38 @@ def load_folder(store: Store, kind: Kind, which: Ref | str) -> SealedFolder:
 
 def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
     folder = store.folder(kind) / check_name(key, "key")
-    store.require(folder, f"{kind}/{key}")
+    # In a bucket a folder without its manifest is one that nobody has finished, and not there.
+    store.require(folder / MANIFEST if isinstance(folder, ObjectPath) else folder, f"{kind}/{key}")
     manifest = _read_manifest(folder / MANIFEST, key)
-    files = {name: folder / name for name in manifest["files"]}
-    for name, path in files.items():
-        try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise DamagedError(path, f"the manifest names it, but it cannot be read ({error.strerror})") from error
-        if found != manifest["files"][name]:
-            raise DamagedError(path, "its content does not match the sha256 in the manifest")
+    files = places.local_files(folder, list(manifest["files"]), store.cache)
+    for name, expected in manifest["files"].items():
+        if isinstance(folder, ObjectPath) and name in files and _sha256(files[name]) != expected:
+            # The copy may be at fault, and not the object.
+            files[name].unlink()
+            files |= places.local_files(folder, [name], store.cache)
+        _verify(folder / name, files.get(name), expected)
     making = manifest.pop("making")
     ref = Ref(kind=kind, key=key, digest=digest(manifest), path=store.relative(folder))
     return SealedFolder(ref, manifest["spec"], manifest["content"], files, making)
 
 
-def _read_manifest(path: Path, key: str) -> dict[str, Any]:
+def _verify(path: Place, file: Path | None, expected: str) -> None:
+    if file is None:
+        raise DamagedError(path, "the manifest names it, but it is not there")
+    try:
+        found = _sha256(file)
+    except OSError as error:
+        raise DamagedError(path, f"the manifest names it, but it cannot be read ({error.strerror})") from error
+    if found != expected:
+        raise DamagedError(path, "its content does not match the sha256 in the manifest")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _read_manifest(path: Place, key: str) -> dict[str, Any]:
     try:
         manifest = atomic.read_sealed(path)
     except FileNotFoundError as error:

@@ -3,17 +3,18 @@
 import json
 import logging
 import shutil
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from solrl_tasks.store import atomic
+from solrl_tasks.store import atomic, places
+from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.blocks import SPEC
 from solrl_tasks.store.errors import DamagedError, LockedError, StoreError
+from solrl_tasks.store.folders import MANIFEST
+from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.refs import KINDS
-from solrl_tasks.store.root import Store, folder_bytes
+from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs
 
 logger = logging.getLogger(__name__)
@@ -42,14 +43,14 @@ def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
         DamagedError: a run's or study's references cannot be read, so that nobody knows what is in use.
     """
     used = _used(store)
-    youngest = time.time() - min_age_seconds
+    youngest = places.clock_of(store.root) - min_age_seconds
     found = []
     for kind in KINDS:
-        for path in sorted(store.folder(kind).glob("[0-9a-f]*")):
-            if (kind, path.name) not in used and _changed(path) <= youngest:
+        for path in places.matching(store.folder(kind), "[0-9a-f]*"):
+            if (kind, path.name) not in used and places.changed_at(path) <= youngest:
                 found.append(_garbage(store, kind, path, "no run or study refers to it"))
-    for path in sorted(store.quarantine.glob("*")):
-        if _changed(path) <= youngest:
+    for path in places.matching(store.quarantine, "*"):
+        if places.changed_at(path) <= youngest:
             found.append(_garbage(store, "quarantine", path, "damaged, and moved aside"))
     return found
 
@@ -76,8 +77,6 @@ def collect(store: Store, plan: Sequence[Garbage]) -> int:
 
 def _remove(store: Store, plan: Sequence[Garbage]) -> int:
     used = _used(store)
-    trash = store.root / _TRASH
-    shutil.rmtree(trash, ignore_errors=True)
     freed = 0
     for item in plan:
         path = store.root / item.path
@@ -85,25 +84,35 @@ def _remove(store: Store, plan: Sequence[Garbage]) -> int:
             raise StoreError(f"{item.path} is nothing that the garbage collection may remove")
         if (item.kind, item.key) in used or not path.exists():
             continue
-        # Renamed first, so that a kill while deleting leaves no half object under its name.
-        trash.mkdir(exist_ok=True)
-        path.rename(trash / f"{item.kind}-{item.key}")
+        _delete(path, f"{item.kind}-{item.key}")
         freed += item.bytes
         logger.info("removed %s (%d bytes): %s", item.path, item.bytes, item.why)
-    shutil.rmtree(trash, ignore_errors=True)
+    if not isinstance(store.root, ObjectPath):
+        shutil.rmtree(store.root / _TRASH, ignore_errors=True)
     return freed
+
+
+def _delete(path: Place, name: str) -> None:
+    if isinstance(path, ObjectPath):
+        first = SPEC if path.parent.name in ("pools", "samples") else MANIFEST
+        places.remove(path, first, last="records")
+        return
+    # Renamed first, so that a kill while deleting leaves no half object under its name.
+    trash = path.parents[1] / _TRASH
+    trash.mkdir(exist_ok=True)
+    path.rename(trash / name)
 
 
 def _used(store: Store) -> set[tuple[str, str]]:
     used: set[tuple[str, str]] = set()
-    for path in sorted(store.runs.glob("*/iterations/*/refs.json")):
+    for path in places.matching(store.runs, "*/iterations/*/refs.json"):
         used.update(_refs_in(atomic.read_sealed(path)))
-    for path in sorted(store.studies.rglob("*.json")):
+    for path in places.matching(store.studies, "**/*.json"):
         used.update(_refs_in(_read_study(path)))
     return used
 
 
-def _read_study(path: Path) -> Any:
+def _read_study(path: Place) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
@@ -121,14 +130,5 @@ def _refs_in(value: Any) -> Iterator[tuple[str, str]]:
             yield from _refs_in(item)
 
 
-def _garbage(store: Store, kind: str, path: Path, why: str) -> Garbage:
-    return Garbage(kind, path.name, store.relative(path), folder_bytes(path), why)
-
-
-def _changed(path: Path) -> float:
-    """Unix time of the last change of anything below."""
-    latest = 0.0
-    for entry in [path, *path.rglob("*")]:
-        with suppress(FileNotFoundError):
-            latest = max(latest, entry.stat().st_mtime)
-    return latest
+def _garbage(store: Store, kind: str, path: Place, why: str) -> Garbage:
+    return Garbage(kind, path.name, store.relative(path), places.bytes_below(path), why)

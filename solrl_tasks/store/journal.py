@@ -3,10 +3,14 @@
 import json
 import logging
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
-from solrl_tasks.store.keys import digest
+from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.keys import digest, sha256_hex
+from solrl_tasks.store.object_path import ObjectPath
 
 logger = logging.getLogger(__name__)
 _CHECK: Final = "check"
@@ -33,16 +37,13 @@ class Journal:
         Raises:
             ValueError: one of the two is not there, or the entry is not JSON.
         """
-        seconds = entry.get("seconds")
-        if not isinstance(entry.get("stage"), str) or not isinstance(seconds, int | float) or seconds < 0:
-            raise ValueError(f"a journal entry needs a stage and its seconds, found {entry}")
-        line = json.dumps({**entry, _CHECK: digest(entry)[:_CHECK_LENGTH]}, sort_keys=True)
+        line = _line(entry)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             # After a torn line the next one must begin on its own.
             start = "" if _ends_whole(handle) else "\n"
-            os.write(handle, f"{start}{line}\n".encode())
+            os.write(handle, start.encode() + line)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -69,6 +70,52 @@ class Journal:
             if iteration is None or entry.get("iteration") == iteration:
                 sums[entry["stage"]] = sums.get(entry["stage"], 0.0) + float(entry["seconds"])
         return dict(sorted(sums.items()))
+
+
+class ObjectJournal(Journal):
+    """A journal in a bucket: an object for every entry, in a folder.
+
+    Names are in order of time. An entry that is sent twice, because the answer to the first was lost, has one name.
+    """
+
+    def __init__(self, folder: ObjectPath) -> None:
+        self._folder = folder
+        self._one = threading.Lock()
+        self._last = 0
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Add an entry. Raises as ``Journal.append``."""
+        line = _line(entry)
+        with self._one:
+            self._last = max(self._last + 1, time.time_ns())
+            name = f"{self._last:020d}-{sha256_hex(line)[:_CHECK_LENGTH]}.json"
+        place = self._folder / name
+        place.bucket.create(place.key, line)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All whole entries, in order."""
+        listed = self._folder.entries()
+        bodies = self._folder.bucket.get_many(listed)
+        found = []
+        for item in listed:
+            entry = _parse(bodies.get(item.key, b"").rstrip(b"\n"))
+            if entry is None:
+                logger.warning("%s/%s is damaged and does not count", self._folder, item.key)
+            else:
+                found.append(entry)
+        return found
+
+
+def open_journal(path: Place) -> Journal:
+    """The journal at a place; in a bucket the name of the file is that of a folder."""
+    return ObjectJournal(path) if isinstance(path, ObjectPath) else Journal(path)
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    seconds = entry.get("seconds")
+    if not isinstance(entry.get("stage"), str) or not isinstance(seconds, int | float) or seconds < 0:
+        raise ValueError(f"a journal entry needs a stage and its seconds, found {entry}")
+    return (json.dumps({**entry, _CHECK: digest(entry)[:_CHECK_LENGTH]}, sort_keys=True) + "\n").encode()
 
 
 def _ends_whole(handle: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from solrl_tasks.store import atomic
+from solrl_tasks.store import atomic, places
 from solrl_tasks.store.arrays import hash_values
 from solrl_tasks.store.blocks import (
     FEATURES,
@@ -25,7 +25,7 @@ from solrl_tasks.store.blocks import (
 )
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.refs import UNKNOWN, Ref
-from solrl_tasks.store.root import Store, folder_bytes
+from solrl_tasks.store.root import Store
 
 logger = logging.getLogger(__name__)
 PROMPTS: Final = "prompts.json"
@@ -326,7 +326,7 @@ class PoolInfo:
 def describe_pools(store: Store) -> list[PoolInfo]:
     """All pools of a store, for listings: marks are counted, values are not read. Damaged ones are logged."""
     found = []
-    for path in sorted(store.folder("pools").glob("[0-9a-f]*")):
+    for path in places.matching(store.folder("pools"), "[0-9a-f]*"):
         try:
             found.append(_describe(BlockFolder.load(store, "pools", path.name)))
         except (DamagedError, MissingObjectError) as error:
@@ -347,6 +347,6 @@ def _describe(folder: BlockFolder) -> PoolInfo:
         candidates=columns,
         chunk=folder.chunk,
         filled=filled,
-        bytes=folder_bytes(folder.path),
+        bytes=places.bytes_below(folder.path),
         records=len(folder.records()),
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from solrl_tasks.store import atomic
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import digest
 
@@ -64,16 +65,22 @@ def differences(one: Any, other: Any, field: str = "") -> list[str]:
 class RecordShelf:
     """Records in a folder, one sealed file each, named by their id."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         self._folder = folder
+        self._saved: set[str] = set()
 
     def save(self, record: dict[str, Any]) -> int:
         """Store a record if it is new, and return its id as a number of 64 bits."""
         name = record_id(record)
         path = self._folder / f"{name}.json"
-        if not path.exists():
+        if name not in self._saved and not path.exists():
             atomic.write_sealed(path, record)
+        self._saved.add(name)
         return int(name, 16)
+
+    def forget(self) -> None:
+        """Look again for what was saved before: somebody else may have removed it."""
+        self._saved.clear()
 
     def load(self, number: int) -> dict[str, Any] | None:
         """The record with this number; None if its file is lost or damaged."""

@@ -1,15 +1,17 @@
-"""The root folder of a store, and where everything lies below it."""
+"""The root of a store, a folder or a place in a bucket, and where everything lies below it."""
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
-from solrl_tasks.store import atomic
+from solrl_tasks.store import atomic, places
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import MissingObjectError, StoreError
-from solrl_tasks.store.locks import FileLock
+from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.places import Lock
 from solrl_tasks.store.refs import KINDS, Kind, Ref
 
 FORMAT: Final = 1
@@ -33,27 +35,19 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
-def folder_bytes(path: Path) -> int:
-    """Bytes of all files below a folder (or of a file); what vanishes meanwhile counts nothing."""
-    total = 0
-    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        with suppress(FileNotFoundError):
-            total += entry.stat().st_size if entry.is_file() else 0
-    return total
-
-
 class Store:
-    """A folder that holds everything that was computed.
+    """A folder, or a prefix of a bucket, that holds everything that was computed.
 
     Args:
-        root: an existing store. Use ``Store.open`` to make one.
+        root: an existing store, a folder or ``s3://bucket/prefix``. Use ``Store.open`` to make one.
 
     Raises:
         StoreError: the folder is no store, or one of another format.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+    def __init__(self, root: str | Place) -> None:
+        self.root: Place = places.place_of(root).absolute()
+        self.cache = places.cache_of(self.root)
         marker = self.root / "store.json"
         try:
             found = atomic.read_sealed(marker)
@@ -63,12 +57,15 @@ class Store:
             raise StoreError(f"{marker} names another format ({found!r}); this version reads format {FORMAT}")
 
     @classmethod
-    def open(cls, root: Path, create: bool = True) -> Self:
+    def open(cls, root: str | Place, create: bool = True) -> Self:
         """The store at ``root``, made if it is not there; leftovers of dead writers are swept.
+
+        A bucket must be there, and keep to conditional writes.
 
         Raises:
             StoreError: the folder holds something else, or there is none and ``create`` is false.
         """
+        root = places.place_of(root)
         marker = root / "store.json"
         if create and not marker.exists():
             if root.is_dir() and any(not entry.name.startswith(".") for entry in root.iterdir()):
@@ -78,39 +75,45 @@ class Store:
                 root.mkdir(parents=True, exist_ok=True)
                 atomic.write_sealed(marker, {"format": FORMAT})
         store = cls(root)
+        if isinstance(root, ObjectPath):
+            root.bucket.require_conditions(marker.name)
         store._sweep()
         return store
 
-    def folder(self, kind: Kind) -> Path:
+    def folder(self, kind: Kind) -> Place:
         """Where objects of a kind lie."""
         return self.root / kind
 
     @property
-    def runs(self) -> Path:
+    def runs(self) -> Place:
         """Where runs lie, a folder each."""
         return self.root / "runs"
 
     @property
-    def studies(self) -> Path:
+    def studies(self) -> Place:
         """Where studies lie; what they refer to is kept by the garbage collection."""
         return self.root / "studies"
 
     @property
-    def quarantine(self) -> Path:
+    def quarantine(self) -> Place:
         """Where damaged objects are moved; nothing reads them again."""
         return self.root / "quarantine"
 
-    def path(self, ref: Ref) -> Path:
+    def path(self, ref: Ref) -> Place:
         """The absolute path of what a reference names; it need not exist."""
         return self.root / ref.path
 
-    def relative(self, path: Path) -> str:
+    def relative(self, path: Place) -> str:
         """The posix path of something in the store, relative to its root."""
-        return path.relative_to(self.root).as_posix()
+        return path.relative_to(self.root).as_posix()  # type: ignore[arg-type]
 
-    def object_lock(self, kind: Kind, key: str, purpose: str) -> FileLock:
+    def local_file(self, path: Place) -> Path | None:
+        """A file of the store on this machine, itself or a copy of the object; None if it is not there."""
+        return places.local_file(path, self.cache)
+
+    def object_lock(self, kind: Kind, key: str, purpose: str) -> Lock:
         """The lock of one object; its file outlives the object."""
-        return FileLock(self.root / "locks" / f"{kind}-{key}.lock", purpose)
+        return places.lock_at(self.root / "locks" / f"{kind}-{key}.lock", purpose)
 
     @contextmanager
     def in_use(self, purpose: str) -> Iterator[None]:
@@ -119,24 +122,26 @@ class Store:
         with gate.hold(wait=True):
             yield
 
-    def gate(self, purpose: str, shared: bool) -> FileLock:
+    def gate(self, purpose: str, shared: bool) -> Lock:
         """The lock between those who use the store (shared) and the garbage collection (alone)."""
-        return FileLock(self.root / "locks" / "store.lock", purpose, shared=shared)
+        return places.lock_at(self.root / "locks" / "store.lock", purpose, shared=shared, shareable=True)
 
-    def move_aside(self, path: Path, why: str) -> Path | None:
-        """Rename something damaged into ``quarantine/`` with a note beside it; None if it was gone."""
+    def move_aside(self, path: Place, why: str, last: str = "") -> Place | None:
+        """Rename something damaged into ``quarantine/`` with a note beside it; None if it was gone.
+
+        Args:
+            last: the file of it that says that it is there; see ``publish_folder``.
+        """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-        name = f"{'-'.join(path.relative_to(self.root).parts)}-{stamp}"
+        name = f"{self.relative(path).replace('/', '-')}-{stamp}"
         target = self.quarantine / name
         self.quarantine.mkdir(exist_ok=True)
-        try:
-            path.rename(target)
-        except FileNotFoundError:
+        if not places.move(path, target, last):
             return None
         atomic.write_text(self.quarantine / f"{name}.why.txt", f"{why}\n")
         return target
 
-    def require(self, path: Path, what: str) -> Path:
+    def require(self, path: Place, what: str) -> Place:
         """The path itself.
 
         Raises:

@@ -4,16 +4,16 @@ import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pydantic import ValidationError
 
-from solrl_tasks.store import atomic
+from solrl_tasks.store import atomic, places
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import ConfigChangedError, DamagedError, MissingObjectError, StoreError
-from solrl_tasks.store.journal import Journal
+from solrl_tasks.store.journal import open_journal
 from solrl_tasks.store.keys import digest
-from solrl_tasks.store.locks import FileLock, holder
+from solrl_tasks.store.places import Lock
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store, check_name
@@ -33,7 +33,7 @@ class RunView:
         self.store = store
         self.run_id = check_name(run_id, "run_id")
         self.path = store.runs / run_id
-        self.journal = Journal(self.path / "spent.jsonl")
+        self.journal = open_journal(self.path / "spent.jsonl")
 
     @property
     def config(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class RunView:
             return {}
         return pinned
 
-    def iteration_dir(self, iteration: int) -> Path:
+    def iteration_dir(self, iteration: int) -> Place:
         """The folder of an iteration; it may not be there yet."""
         if iteration < 0:
             raise ValueError(f"an iteration is counted from 0 up, found {iteration}")
@@ -98,7 +98,7 @@ class RunView:
         folders = (self.path / "iterations").glob("[0-9]*")
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
-    def _read(self, path: Path) -> dict[str, Any] | None:
+    def _read(self, path: Place) -> dict[str, Any] | None:
         try:
             return dict(atomic.read_sealed(path))
         except FileNotFoundError:
@@ -120,6 +120,7 @@ class Run(RunView):
     def __init__(self, store: Store, run_id: str) -> None:
         super().__init__(store, run_id)
         self._held = ExitStack()
+        self._lock: Lock | None = None
 
     @classmethod
     def open(cls, store: Store, run_id: str, config: dict[str, Any]) -> Self:
@@ -137,8 +138,8 @@ class Run(RunView):
         run = cls(store, run_id)
         run.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
-            lock = FileLock(run.path / "lock", f"run {run_id}")
-            held.enter_context(lock.hold())
+            run._lock = places.lock_at(run.path / "lock", f"run {run_id}")
+            held.enter_context(run._lock.hold())
             held.enter_context(store.in_use(f"run {run_id}"))
             run._settle(config)
             atomic.sweep(run.path, recursive=True)
@@ -157,6 +158,7 @@ class Run(RunView):
 
     def note_ref(self, iteration: int, stage: str, ref: Ref) -> None:
         """Note what a stage made or used, so that it is found again and the garbage collection keeps it."""
+        self._confirm()
         path = self.iteration_dir(iteration) / "refs.json"
         try:
             noted = self.refs(iteration)
@@ -200,11 +202,19 @@ class Run(RunView):
         Raises:
             StoreError: another summary is committed already; the same one again is no fault.
         """
+        self._confirm()
         stored = self.summary(iteration)
         if stored is None:
-            atomic.write_sealed(self.iteration_dir(iteration) / "summary.json", summary)
-        elif digest(stored) != digest(summary):
+            written = atomic.write_sealed_once(self.iteration_dir(iteration) / "summary.json", summary)
+        else:
+            written = digest(stored) == digest(summary)
+        if not written:
             raise StoreError(f"run {self.run_id}: iteration {iteration} is committed with another summary")
+
+    def _confirm(self) -> None:
+        # A run whose lease was taken over must not write beside the one that took it.
+        if self._lock is not None:
+            self._lock.confirm()
 
     def _settle(self, config: dict[str, Any]) -> None:
         path = self.path / "config.json"
@@ -214,7 +224,9 @@ class Run(RunView):
                 raise DamagedError(path, why, _CONFIG_REMEDY)
             atomic.write_sealed(path, config)
             return
-        changed = differences(self.config, config)
+        # Runs of earlier layouts recorded where the work was done, which is no part of a configuration any more.
+        recorded = {name: value for name, value in self.config.items() if name != "workers"}
+        changed = differences(recorded, config)
         if not changed:
             return
         before, after = self.config.get(_MAY_GROW), config.get(_MAY_GROW)
@@ -278,7 +290,7 @@ def _run_ids(store: Store) -> list[str]:
 
 def _describe(view: RunView) -> RunInfo:
     committed = len(view.summaries())
-    held_by = holder(view.path / "lock")
+    held_by = places.holder_of(view.path / "lock")
     try:
         config: dict[str, Any] | None = view.config
     except DamagedError:

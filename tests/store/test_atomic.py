@@ -10,6 +10,7 @@ import pytest
 
 from solrl_tasks.store import atomic
 from solrl_tasks.store.errors import DamagedError
+from solrl_tasks.store.process import start_of
 
 
 def test_a_sealed_file_comes_back(tmp_path):
@@ -103,7 +104,7 @@ def test_only_what_dead_writers_left_is_swept(tmp_path):
 
 def test_a_number_used_again_is_not_taken_for_the_writer(tmp_path):
     own = atomic._temporary(tmp_path / "x")
-    start = str(atomic._start(os.getpid()))
+    start = str(start_of(os.getpid()))
     old = tmp_path / own.name.replace(f"-{start}-", f"-{int(start) - 1}-")
     old.write_text("half")
     assert atomic.sweep(tmp_path) == [old]

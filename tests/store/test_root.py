@@ -7,7 +7,8 @@ import pytest
 
 from solrl_tasks.store.atomic import _temporary, write_sealed
 from solrl_tasks.store.errors import DamagedError, StoreError
-from solrl_tasks.store.root import Store, folder_bytes
+from solrl_tasks.store.places import bytes_below
+from solrl_tasks.store.root import Store
 
 
 def test_a_store_is_made_once_and_found_again(tmp_path):
@@ -62,7 +63,7 @@ def test_bytes_are_those_of_files(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_bytes(b"123")
     (tmp_path / "y").write_bytes(b"12")
-    assert folder_bytes(tmp_path) == 5 and folder_bytes(tmp_path / "y") == 2
+    assert bytes_below(tmp_path) == 5 and bytes_below(tmp_path / "y") == 2
 
 
 @pytest.mark.parametrize("folder", [".", "cache/base-digests", "runs/demo/iterations/0001", "policies"])

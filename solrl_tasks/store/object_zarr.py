@@ -1,0 +1,159 @@
+"""Zarr arrays in a bucket: what a listing shows to be absent or unchanged costs no request."""
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+
+from solrl_tasks.store.bucket import Entry
+from solrl_tasks.store.object_path import ObjectPath
+
+_pool: Final = ThreadPoolExecutor(8, thread_name_prefix="store-zarr")
+
+
+class ObjectZarr(Store):  # type: ignore[misc]
+    """The Zarr store below a place in a bucket.
+
+    A value that is there with another content is replaced under a condition only, and after ``confirm``: a writer that
+    lost its lease unnoticed changes nothing. Where the caller holds the lease, one listing (``look``) tells for good
+    what is there, kept up to date by this object's own writes.
+
+    Args:
+        path: the root of the hierarchy.
+        confirm: raises if the caller holds the lease no more.
+    """
+
+    supports_writes = True
+    supports_deletes = True
+    supports_partial_writes = False
+    supports_listing = True
+
+    def __init__(self, path: ObjectPath, confirm: Callable[[], None]) -> None:
+        super().__init__(read_only=False)
+        self._is_open = True
+        self.path = path
+        self._bucket = path.bucket
+        self._confirm = confirm
+        self._listed: dict[str, dict[str, Entry]] = {}
+        self._bodies: dict[str, bytes] = {}
+
+    def look(self, part: str, bodies: bool) -> None:
+        """List a part (an array) of the hierarchy: until ``close_eyes`` no request is needed to know what is there.
+
+        Args:
+            bodies: get its objects as well, side by side; those that are remembered from before cost no request.
+        """
+        if part not in self._listed:
+            prefix = f"{self.path.key}/{part}"
+            self._listed[part] = {entry.key: entry for entry in self._bucket.below(prefix)}
+        if bodies:
+            lacking = (entry for key, entry in self._listed[part].items() if key not in self._bodies)
+            self._bodies.update(self._bucket.get_many(lacking))
+
+    def close_eyes(self) -> None:
+        """Forget all listings: others may write."""
+        self._listed.clear()
+        self._bodies.clear()
+
+    def stamp(self, keys: Iterable[str]) -> tuple[str, ...] | None:
+        """The tags of objects, as listed; None if one is not there, or its part was not listed."""
+        tags = []
+        for key in keys:
+            entry = self._listed.get(key.partition("/")[0], {}).get(self._key(key))
+            if entry is None:
+                return None
+            tags.append(entry.etag)
+        return tuple(tags)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectZarr) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        data = await self._aside(self._get, key)
+        return None if data is None else prototype.buffer.from_bytes(_part(data, byte_range))
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> builtins.list[Buffer | None]:
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        return await self._aside(self._get, key) is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        await self._aside(self._set, key, value.to_bytes())
+
+    async def delete(self, key: str) -> None:
+        await self._aside(self._delete, key)
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for entry in await self._aside(self.path.entries):
+            key = entry.key.removeprefix(f"{self.path.key}/")
+            if key.startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        place = self.path / prefix if prefix else self.path
+        for path in await self._aside(lambda: list(place.iterdir())):
+            yield path.name
+
+    async def _aside(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(_pool, call, *args)
+
+    def _key(self, key: str) -> str:
+        return f"{self.path.key}/{key}"
+
+    def _get(self, key: str) -> bytes | None:
+        full = self._key(key)
+        if full in self._bodies:
+            return self._bodies[full]
+        listed = self._listed.get(key.partition("/")[0])
+        if listed is not None and full not in listed:
+            return None
+        if listed is not None and (known := self._bucket.bodies.find(full, listed[full].etag)) is not None:
+            return known
+        try:
+            return self._bucket.get(full).data
+        except FileNotFoundError:
+            return None
+
+    def _set(self, key: str, data: bytes) -> None:
+        full = self._key(key)
+        etag = self._bucket.create(full, data)
+        while etag is None:
+            self._confirm()
+            there = self._bucket.head(full)
+            etag = self._bucket.create(full, data) if there is None else self._bucket.replace(full, data, there.etag)
+        listed = self._listed.get(key.partition("/")[0])
+        if listed is not None:
+            listed[full] = Entry(full, len(data), etag, 0.0)
+            self._bodies.pop(full, None)
+
+    def _delete(self, key: str) -> None:
+        full = self._key(key)
+        self._confirm()
+        self._bucket.delete([full])
+        for listed in self._listed.values():
+            listed.pop(full, None)
+        self._bodies.pop(full, None)
+
+
+def _part(data: bytes, byte_range: ByteRequest | None) -> bytes:
+    if isinstance(byte_range, RangeByteRequest):
+        return data[byte_range.start : byte_range.end]
+    if isinstance(byte_range, OffsetByteRequest):
+        return data[byte_range.offset :]
+    if isinstance(byte_range, SuffixByteRequest):
+        return data[-byte_range.suffix :]
+    return data
