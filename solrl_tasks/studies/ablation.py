@@ -111,7 +111,7 @@ def ablation(base: Recipe, factors: Sequence[Factor], available: Available, grid
     if twice:
         raise ArmError(f"{', '.join(twice)} is varied twice: put all its values into one list")
     _require_given(factors, available)
-    base = arm_recipe(base, common_chunk(base, factors), BASE)
+    base = arm_recipe(base, common_chunks(base, factors), BASE)
     arms = [make_arm(BASE, "the recipe as it is", base, {})]
     known = [arm_recipe(base, {}, BASE)]
     for combination in _combinations(factors, grid):
@@ -124,20 +124,29 @@ def ablation(base: Recipe, factors: Sequence[Factor], available: Available, grid
     return Family("ablation", base, runnable, BASE, absent)
 
 
-def common_chunk(base: Recipe, factors: Sequence[Factor]) -> dict[str, Any]:
-    """One chunk of exploration for all arms where the number of candidates varies: the largest that divides them all.
+def common_chunks(base: Recipe, factors: Sequence[Factor]) -> dict[str, Any]:
+    """One chunk for all arms where the number of candidates, or of kept seeds, varies: the largest that divides all.
 
-    Blocks are computed whole and a chunk is part of a pool's key: so nothing is explored that no arm asked for, and
-    arms share what they have in common. The recipe's own stays where it is left to the device, where it divides them
-    already, and where the common one would be less than a quarter of it.
+    Blocks are computed whole and a chunk is part of a key: so nothing is sampled that no arm asked for, and arms share
+    what they have in common. The recipe's own stays where it is left to the device, where it divides them already, and
+    where the common one would be less than a quarter of it.
     """
-    field = FACTORS["candidates"]
-    counts = [value.changes[field] for factor in factors for value in factor.values if field in value.changes]
-    chunk = base.explore.chunk
-    if not counts or not isinstance(chunk, int) or not all(isinstance(count, int) for count in counts):
-        return {}
-    common = math.gcd(chunk, base.explore.candidates, *counts)
-    return {"explore.chunk": common} if common < chunk and common * LEAST_SHARE >= chunk else {}
+    explored = _common(base.explore.chunk, base.explore.candidates, _counts(factors, FACTORS["candidates"]))
+    kept = _common(base.regenerate.chunk, base.select.keep, _counts(factors, FACTORS["keep"]))
+    found = {"explore.chunk": explored, "regenerate.chunk": kept}
+    return {field: chunk for field, chunk in found.items() if chunk is not None}
+
+
+def _counts(factors: Sequence[Factor], field: str) -> list[int]:
+    given = [value.changes[field] for factor in factors for value in factor.values if field in value.changes]
+    return [count for count in given if isinstance(count, int)]
+
+
+def _common(chunk: int | str, own: int, counts: Sequence[int]) -> int | None:
+    if not counts or not isinstance(chunk, int):
+        return None
+    common = math.gcd(chunk, own, *counts)
+    return common if common < chunk and common * LEAST_SHARE >= chunk else None
 
 
 def _combinations(factors: Sequence[Factor], grid: bool) -> list[list[tuple[Factor, Value]]]:

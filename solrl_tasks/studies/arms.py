@@ -106,7 +106,7 @@ def arm_recipe(base: Recipe, changes: Mapping[str, Any], name: str) -> Recipe:
     Raises:
         RecipeError: a field is unknown, or a value is not allowed; the message names the arm.
     """
-    return parse_recipe(base.model_dump(mode="json"), changes, f"arm {name}")
+    return _changed(base, changes, f"arm {name}")
 
 
 def study_recipe(recipe: Recipe, changes: Mapping[str, Any], iterations: int | None = None) -> Recipe:
@@ -119,7 +119,7 @@ def study_recipe(recipe: Recipe, changes: Mapping[str, Any], iterations: int | N
     Raises:
         RecipeError: a field is unknown, or a value is not allowed.
     """
-    return parse_recipe(recipe.model_dump(mode="json"), {**QUIET, "iterations": iterations, **changes}, recipe.name)
+    return _changed(recipe, {**QUIET, "iterations": iterations, **changes}, recipe.name)
 
 
 def plan_runs(
@@ -180,6 +180,12 @@ def switch_engine(recipe: Recipe, name: str) -> dict[str, Any]:
         return now.model_dump(mode="json")
     kept = {key: value for key, value in now.options.items() if key == "execution"}
     return {"name": name, "options": kept}
+
+
+def _changed(recipe: Recipe, changes: Mapping[str, Any], origin: str) -> Recipe:
+    found = parse_recipe(recipe.model_dump(mode="json"), changes, origin)
+    # Who does the work stands in no dump: it changes no result.
+    return found.model_copy(update={"workers": recipe.workers})
 
 
 def _run(study: str, arm: Arm, recipe: Recipe, seed: int, folder: Path) -> ArmRun:

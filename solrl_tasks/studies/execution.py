@@ -1,8 +1,10 @@
 """How the steps of a run were computed: with how many processes on the device, and on which hardware."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from solrl_tasks.reports.provenance import hardware_name
 from solrl_tasks.store.atomic import read_sealed, write_sealed
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.runs import RunView
@@ -17,11 +19,16 @@ class Execution:
 
     Attributes:
         steps: processes that shared the device, by step.
-        hardware: name of the device; empty where nothing was noted.
+        environment: that computed it, as blocks of the store record it; empty where nothing was noted.
     """
 
     steps: dict[int, int] = field(default_factory=dict)
-    hardware: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hardware(self) -> str:
+        """The device in words; empty where nothing was noted."""
+        return hardware_name(self.environment)
 
     @property
     def processes(self) -> int | None:
@@ -34,18 +41,18 @@ def read_execution(view: RunView) -> Execution:
     try:
         noted = read_sealed(view.path / _FILE)
         steps = {int(step): int(processes) for step, processes in noted["steps"].items()}
-        return Execution(steps, str(noted["hardware"]))
+        return Execution(steps, dict(noted["environment"]))
     except (FileNotFoundError, DamagedError, KeyError, TypeError, ValueError):
         return Execution()
 
 
-def note_execution(view: RunView, step: int, processes: int, hardware: str) -> None:
+def note_execution(view: RunView, step: int, processes: int, environment: Mapping[str, Any]) -> None:
     """Note how a step was computed; what was noted of it before stays."""
     before = read_execution(view)
     if step in before.steps:
         return
     steps = {str(number): count for number, count in sorted({**before.steps, step: processes}.items())}
-    write_sealed(view.path / _FILE, {"steps": steps, "hardware": before.hardware or hardware})
+    write_sealed(view.path / _FILE, {"steps": steps, "environment": dict(before.environment or environment)})
 
 
 def stage_seconds(name: str, cost: StageCost) -> float:

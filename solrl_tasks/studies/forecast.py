@@ -108,10 +108,11 @@ def iteration_units(recipe: Recipe, step: int) -> Units:
     prompts, evaluate = recipe.prompts.per_iteration, recipe.evaluate
     if step > 0:
         units["explore"] = prompts * _whole(recipe.explore.candidates, recipe.explore) * recipe.explore.steps
-        units["regenerate"] = prompts * recipe.select.keep * recipe.regenerate.steps
+        units["regenerate"] = prompts * _whole(recipe.select.keep, recipe.regenerate) * recipe.regenerate.steps
         units[UPDATE] = prompts * recipe.select.keep * recipe.update.optimizer_steps * recipe.update.times_per_sample
         if recipe.audit.every and (step - 1) % recipe.audit.every == 0:
-            units["audit"] = recipe.audit.prompts * recipe.explore.candidates * recipe.regenerate.steps
+            images = recipe.audit.prompts * _whole(recipe.explore.candidates, recipe.regenerate)
+            units["audit"] = images * recipe.regenerate.steps
     if evaluate.every and step % evaluate.every == 0:
         units["evaluate"] = evaluate.prompts * _whole(evaluate.seeds, evaluate.sampling) * evaluate.sampling.steps
     return units

@@ -81,7 +81,7 @@ def model_flops(store: Store, model: ModelSpec) -> ModelFlops:
     Weights are loaded for it where nobody has counted before.
     """
     spec = {
-        "base": base_digest(model, store.root / "cache"),
+        "base": base_digest(model, store.cache),
         "family": [model.family, find_extension("family", model.family).version],
         "resolution": model.resolution,
         "max_sequence_length": model.max_sequence_length,

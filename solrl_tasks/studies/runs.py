@@ -3,10 +3,10 @@
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.stages.iteration import run_step
@@ -76,11 +76,11 @@ class SilentWatcher:
 
 @dataclass(frozen=True)
 class _Job:
-    """One run for one process, in what a pickle holds."""
+    """One run for one process."""
 
     root: Path
     run_id: str
-    recipe: str
+    recipe: Recipe
     base: Path
     deadline: float
     processes: int
@@ -122,7 +122,7 @@ def execute(
             outcomes[run.run_id] = Outcome(run.run_id, "there", run.recipe.iterations)
             watcher.ended(outcomes[run.run_id])
     processes = min(parallel, len(left))
-    jobs = [_Job(root, one.run_id, one.recipe.model_dump_json(), one.base, deadline, processes) for one in left]
+    jobs = [_Job(root, one.run_id, one.recipe, one.base, deadline, processes) for one in left]
 
     def tick() -> None:
         watcher.progress(*count_steps(store, runs))
@@ -175,10 +175,10 @@ def _work(job: _Job, tick: Callable[[], None] = lambda: None) -> Outcome:
 
 
 def _run(job: _Job, tick: Callable[[], None]) -> Outcome:
-    recipe, last = Recipe.model_validate_json(job.recipe), -1
+    recipe, last = job.recipe, -1
     state: State = "done"
     with open_session(job.root, job.run_id, recipe, base=job.base) as session:
-        hardware = session.worker.site.hardware
+        environment = session.worker.site.environment()
         for step in range(recipe.iterations + 1):
             if step > 0 and (time.time() > job.deadline or orphaned()):
                 state = "stopped"
@@ -186,7 +186,7 @@ def _run(job: _Job, tick: Callable[[], None]) -> Outcome:
             fresh = session.run.summary(step) is None
             run_step(session, step)
             if fresh:
-                note_execution(session.run, step, job.processes, hardware)
+                note_execution(session.run, step, job.processes, environment)
             last = step
             tick()
         counters = session.worker.counters
@@ -208,7 +208,8 @@ class ArmRecord:
         processes: the most that shared the device while a step was computed; measured seconds of more than one are
             inflated. None where nobody noted it.
         timing: device-seconds of one iteration by stage, measured while nothing else ran; None where that was not done.
-        hardware: that computed the run; empty where it is not known.
+        hardware: that computed the run, in words; empty where it is not known.
+        environment: the same as blocks of the store record it.
     """
 
     arm: Arm
@@ -220,6 +221,7 @@ class ArmRecord:
     processes: int | None
     timing: Mapping[str, float] | None
     hardware: str
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reward(self) -> str:
@@ -298,6 +300,7 @@ def read_runs(
                 processes=execution.processes,
                 timing=timed.get(run.arm.name),
                 hardware=execution.hardware,
+                environment=execution.environment,
             )
         )
     return records

@@ -212,6 +212,8 @@ def test_arms_that_differ_in_candidates_have_one_chunk_that_divides_them_all(bas
     # One of 2 would be 24 times as many blocks.
     assert {one.explore.chunk for one in recipes(one_at_a_time(base, "candidates=50,96")).values()} == {48}
     assert {one.explore.chunk for one in recipes(one_at_a_time(base, "steps")).values()} == {48}
+    assert {one.regenerate.chunk for one in recipes(one_at_a_time(base, "keep=12,48")).values()} == {12}
+    assert {one.regenerate.chunk for one in recipes(one_at_a_time(base, "candidates")).values()} == {24}
 
 
 def test_objectives_come_by_name_by_options_or_from_a_recipe_file(base):
