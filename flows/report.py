@@ -17,6 +17,7 @@ from solrl_tasks.reports.stored import draw, has_report, read_report, write_repo
 from solrl_tasks.reports.training import RECIPE, training_page
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.store import atomic
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, list_runs
 
@@ -31,7 +32,7 @@ class Drawn:
     """
 
     page: Page
-    html: Path
+    html: Place
     beside: dict[str, bytes]
 
 
@@ -76,7 +77,11 @@ def run_record(store: Store, view: RunView) -> RunRecord:
     summaries = read_summaries(view)
     done = bool(evaluated(view)) or summaries[-1].step >= recipe.iterations
     status = "finished" if done else next(info.status for info in list_runs(store) if info.run_id == view.run_id)
-    return RunRecord(view.run_id, recipe, summaries, status, first_record(store, view), view.iteration_dir)
+
+    def folder(step: int) -> Path:
+        return store.local_folder(view.iteration_dir(step))
+
+    return RunRecord(view.run_id, recipe, summaries, status, first_record(store, view), folder)
 
 
 def export_report(drawn: Drawn, folder: Path) -> Path:

@@ -1,18 +1,18 @@
 """A report among the artifacts of a flow run: its text, and where the page is."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from solrl_tasks.reports.markdown import render_linked
 from solrl_tasks.reports.page import Page
 from solrl_tasks.reports.stored import HTML
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.tracking import telemetry
 from solrl_tasks.tracking.artifacts import artifact_key
 from solrl_tasks.tracking.mlflow_files import REPORT_FOLDER
 from solrl_tasks.tracking.mlflow_run import MlflowRun
 
 
-def show_report(run_id: str, page: Page, html: Path, mlflow: MlflowRun | None, note: Callable[[str], None]) -> None:
+def show_report(run_id: str, page: Page, html: Place, mlflow: MlflowRun | None, note: Callable[[str], None]) -> None:
     """Make the artifacts of a report: ``<run>-report``, its text, and ``<run>-report-page``, a link to it in MLflow.
 
     Outside of a flow run nothing is made. A fault of Prefect is told through ``note`` and goes no further.

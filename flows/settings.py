@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from flows.errors import UserError
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.errors import StoreError
+from solrl_tasks.store.places import place_of
 from solrl_tasks.tracking import telemetry
 
 LOOPBACK: Final = "127.0.0.1"
@@ -47,10 +50,12 @@ class Address(Frozen):
 class Settings(Frozen):
     """Everything the command line and the flows must agree on.
 
-    ``home`` is absolute and holds all that is written: ``store``, ``prefect`` and ``mlflow``.
+    ``home`` is absolute and holds all that is written: ``store``, ``prefect`` and ``mlflow``. ``store_url`` is where
+    the store is instead, a folder or ``s3://bucket/prefix``; empty where it is in the home.
     """
 
     home: Path
+    store_url: str = ""
     prefect: Address
     mlflow: Address
     prefect_home: Path
@@ -66,7 +71,7 @@ class Settings(Frozen):
         """The settings in force: options first, then the environment, then the defaults.
 
         Args:
-            home: SOLRL_HOME by option.
+            home: SOLRL_HOME by option. The store within gives way to SOLRL_STORE.
             prefect_port, mlflow_port: ports by option.
             environ: the environment, by default the process's own.
 
@@ -102,15 +107,16 @@ class Settings(Frozen):
         prefect_home = root / "prefect" if prefect.is_local else Path.home() / ".prefect"
         return cls(
             home=root,
+            store_url=_store_url(env.get("SOLRL_STORE", "").strip()),
             prefect=prefect,
             mlflow=mlflow,
             prefect_home=Path(env.get("PREFECT_HOME") or prefect_home),
         )
 
     @property
-    def store_root(self) -> Path:
-        """The folder of the store: pools, samples, policies, runs."""
-        return self.home / "store"
+    def store_root(self) -> Place:
+        """The root of the store: pools, samples, policies, runs."""
+        return place_of(self.store_url or self.home / "store")
 
     @property
     def logs(self) -> Path:
@@ -123,6 +129,7 @@ class Settings(Frozen):
             **telemetry.SETTINGS,
             "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
             "SOLRL_HOME": str(self.home),
+            **({"SOLRL_STORE": self.store_url} if self.store_url else {}),
             "PREFECT_HOME": str(self.prefect_home),
             "PREFECT_API_URL": self.prefect.url,
             "MLFLOW_TRACKING_URI": self.mlflow.url,
@@ -153,6 +160,16 @@ def _address(
         if env.get(variable):
             return _given(env[variable], variable, _local(default, path, ""))
     return Address(url=_local(default, path, option), origin="default", chosen_by="the default")
+
+
+def _store_url(given: str) -> str:
+    try:
+        place = place_of(given) if given else None
+    except StoreError as error:
+        raise UserError(f"SOLRL_STORE: {error}") from error
+    if place is None:
+        return ""
+    return str(place.expanduser().absolute() if isinstance(place, Path) else place)
 
 
 def _given(url: str, variable: str, usual: str) -> Address:

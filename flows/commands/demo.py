@@ -20,6 +20,7 @@ from flows.settings import DEFAULT_CONFIG, Settings
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
+    from solrl_tasks.store.atomic import Place
     from solrl_tasks.tracking.summary import Summary
 
 INTERRUPTED: Final = 130
@@ -129,6 +130,8 @@ def _show(settings: Settings, run_id: str) -> "list[Summary]":
 def _where_to_look(
     settings: Settings, summaries: "list[Summary]", result: dict[str, Any], flow_run_id: UUID | None, stopped: bool
 ) -> None:
+    from solrl_tasks.store.places import place_of
+
     solrl, run_id = shown_command("solrl"), result["run_id"]
     pictures = [(s.step, name) for s in summaries for name in s.images]
     say()
@@ -137,7 +140,7 @@ def _where_to_look(
         picture = settings.store_root / "runs" / run_id / "iterations" / f"{step:04d}" / name
         say(f"Picture      {_short(picture)}")
     if result["report"]:
-        say(f"Report       {_short(Path(result['report']))}")
+        say(f"Report       {_short(place_of(result['report']))}")
     say(f"All metrics  {solrl} runs show {run_id}")
     say(f"Adapter      {solrl} export {run_id} DIR")
     say(f"Prefect run  {settings.prefect.url.removesuffix('/api')}/runs/flow-run/{flow_run_id}")
@@ -147,6 +150,6 @@ def _where_to_look(
         say(f"The servers that show the last two are stopped; `{solrl} up` starts them again.")
 
 
-def _short(path: Path) -> str:
+def _short(path: "Place") -> str:
     here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(path.relative_to(here) if isinstance(path, Path) and path.is_relative_to(here) else path)

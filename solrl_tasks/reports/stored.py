@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.markdown import render_markdown
 from solrl_tasks.reports.page import Page
 from solrl_tasks.store import atomic
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.root import Store, check_name
 
@@ -52,12 +52,12 @@ class StudyFigures:
 class StoredReport:
     """A report of the store; ``figures`` is None where it is that of a run rather than of a study."""
 
-    folder: Path
+    folder: Place
     page: Page
     figures: StudyFigures | None
 
 
-def report_folder(store: Store, run_id: str) -> Path:
+def report_folder(store: Store, run_id: str) -> Place:
     """Where the report of a run lies; it may not be there yet."""
     return store.runs / check_name(run_id, "run_id") / "report"
 
@@ -68,7 +68,7 @@ def write_report(
     page: Page,
     figures: StudyFigures | None = None,
     beside: Mapping[str, bytes] = MappingProxyType({}),
-) -> Path:
+) -> Place:
     """Keep a report, and draw it. Killed at any moment it leaves the old one or the new one to be read.
 
     Args:
@@ -137,7 +137,7 @@ def has_report(store: Store, run_id: str) -> bool:
     return (report_folder(store, run_id) / PAGE).exists()
 
 
-def _read_picture(folder: Path, name: str) -> bytes:
+def _read_picture(folder: Place, name: str) -> bytes:
     if not _PICTURE.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a picture")
     png = (folder / name).read_bytes()
@@ -146,12 +146,12 @@ def _read_picture(folder: Path, name: str) -> bytes:
     return png
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Place, data: bytes) -> None:
     if not path.is_file() or path.read_bytes() != data:
         atomic.write_bytes(path, data)
 
 
-def _drop_pictures(folder: Path, used: set[str]) -> None:
+def _drop_pictures(folder: Place, used: set[str]) -> None:
     for path in folder.glob("*.png"):
         if _PICTURE.fullmatch(path.name) and path.name not in used:
-            path.unlink(missing_ok=True)
+            atomic.remove_file(path)

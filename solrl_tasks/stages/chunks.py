@@ -7,7 +7,6 @@ are all there loads no weights.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from solrl_tasks.config.extensions import find_extension
@@ -16,7 +15,7 @@ from solrl_tasks.models.sources import base_digest
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter
 from solrl_tasks.stages.resolutions import lowered, sampled_model
-from solrl_tasks.store.atomic import read_sealed, write_sealed
+from solrl_tasks.store.atomic import Place, read_sealed, write_sealed
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import key
 from solrl_tasks.store.root import Store
@@ -124,14 +123,14 @@ class MeasuredFit:
             )
         return known
 
-    def _path(self, spec: dict[str, Any]) -> Path:
+    def _path(self, spec: dict[str, Any]) -> Place:
         return self.store.root / "cache" / "chunks" / f"{key(spec)}.json"
 
     def _spec(self, model: ModelSpec, engine: ExtensionSpec) -> dict[str, Any]:
         # Neither rewards nor other engines: what they hold is small beside the blocks, and a study that adds one has
         # to find the same pools.
         return {
-            "base": base_digest(model, self.store.root / "cache"),
+            "base": base_digest(model, self.store.cache),
             "family": [model.family, find_extension("family", model.family).version],
             "resolution": model.resolution,
             "max_sequence_length": model.max_sequence_length,
@@ -171,7 +170,7 @@ def _recorded(recorded: Mapping[str, Any] | None, path: tuple[str, ...]) -> int 
     return section if isinstance(section, int) else None
 
 
-def _read(path: Path, spec: dict[str, Any]) -> int | None:
+def _read(path: Place, spec: dict[str, Any]) -> int | None:
     try:
         stored = read_sealed(path)
     except (FileNotFoundError, DamagedError):

@@ -20,6 +20,7 @@ from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, set
 from solrl_tasks.stages.learning import check_learning
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
 from solrl_tasks.stages.resolutions import check_resolution, sampled_model
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, RunView
@@ -69,7 +70,7 @@ class Session:
     @cached_property
     def base_digest(self) -> str:
         """Content digest of the base model."""
-        digest = base_digest(self.recipe.model, self.store.root / "cache")
+        digest = base_digest(self.recipe.model, self.store.cache)
         name_model(self.store, digest, self.recipe.model.source)
         return digest
 
@@ -127,7 +128,7 @@ def require_engines(recipe: Recipe, site: Site) -> None:
 
 @contextmanager
 def open_session(
-    root: Path, run_id: str, recipe: Recipe, reporter: Reporter | None = None, base: Path | None = None
+    root: str | Place, run_id: str, recipe: Recipe, reporter: Reporter | None = None, base: Path | None = None
 ) -> Iterator[Session]:
     """Open a run, new or begun, for as long as the context lasts.
 
@@ -135,7 +136,7 @@ def open_session(
     run leaves a chunk to ``auto`` on a device whose memory nobody has measured yet for its model and engine.
 
     Args:
-        root: folder of the store.
+        root: the store, a folder or ``s3://bucket/prefix``.
         run_id: names the run; the same id goes on where it stopped.
         recipe: must equal the recorded one but for ``iterations``, which may grow.
 
@@ -159,7 +160,7 @@ def open_session(
             yield session
 
 
-def planning_session(root: Path, run_id: str, recipe: Recipe, base: Path | None = None) -> Session:
+def planning_session(root: str | Place, run_id: str, recipe: Recipe, base: Path | None = None) -> Session:
     """A session to plan with: it makes no run, takes no lock and loads no weights; nothing may be run in it.
 
     Arguments as for ``open_session``.
@@ -183,7 +184,7 @@ def planning_session(root: Path, run_id: str, recipe: Recipe, base: Path | None 
 
 @contextmanager
 def _worker(recipe: Recipe, store: Store, reporter: Reporter) -> Iterator[Worker]:
-    cache = store.root / "cache" / "embeddings"
+    cache = store.cache / "embeddings"
     if recipe.workers.kind == "inline":
         yield InlineWorker(recipe.model, default_device(), cache)
         return

@@ -20,7 +20,7 @@ from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sam
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
 from solrl_tasks.store.keys import key
-from solrl_tasks.store.locks import FileLock
+from solrl_tasks.store.places import Lock
 from solrl_tasks.store.policies import find_policy, load_policy
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
@@ -88,7 +88,7 @@ def update(session: Session, job: UpdateJob) -> StageOutcome:
     return outcome
 
 
-def _alone(session: Session, job: UpdateJob, spec: dict[str, object]) -> AbstractContextManager[FileLock]:
+def _alone(session: Session, job: UpdateJob, spec: dict[str, object]) -> AbstractContextManager[Lock]:
     # Not the lock of the policy itself, which is taken to move a damaged one aside.
     purpose = f"run {session.run.run_id}: update of iteration {job.step}"
     return session.store.object_lock("policies", f"training-{key(spec)}", purpose).hold(wait=True)

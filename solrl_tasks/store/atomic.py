@@ -121,6 +121,14 @@ def read_sealed(path: Place) -> Any:
     return outer["content"]
 
 
+def remove_file(path: Place) -> None:
+    """Remove a file; one that is not there is no fault."""
+    if isinstance(path, ObjectPath):
+        path.unlink()
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def publish_folder(final: Place, last: str = "") -> Iterator[Path]:
     """A temporary folder to fill; on leaving it is brought to the disk and renamed to ``final``.

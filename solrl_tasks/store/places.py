@@ -16,6 +16,8 @@ from solrl_tasks.store.leases import Lease, lease_holder
 from solrl_tasks.store.locks import FileLock, holder
 from solrl_tasks.store.object_path import ObjectPath
 
+COMMITTED: Final = "summary.json"
+"""Once it is there, nothing in its folder changes any more."""
 _CACHE_BYTES: Final = 8 * 1024**3
 _IN_USE_SECONDS: Final = 3600.0
 
@@ -169,6 +171,25 @@ def local_files(folder: Place, names: list[str], cache: Path) -> dict[str, Path]
 def local_file(path: Place, cache: Path) -> Path | None:
     """One file on this machine; None if it is not there. See ``local_files``."""
     return local_files(path.parent, [path.name], cache).get(path.name)
+
+
+def local_folder(folder: Place, cache: Path) -> Path:
+    """A folder on this machine: itself, or a copy of its objects, fetched once there is a ``summary.json`` among them.
+
+    Args:
+        cache: see ``cache_of``; its ``folders`` hold the copies.
+    """
+    if not isinstance(folder, ObjectPath):
+        return folder
+    copy = cache / "folders" / folder.key
+    if (copy / COMMITTED).exists():
+        return copy
+    entries = folder.entries()
+    found = folder.bucket.get_many(entries)
+    # The one that says that it is all there goes last.
+    for key in sorted(found, key=lambda key: (key.endswith(COMMITTED), key)):
+        atomic.write_bytes(copy / key.removeprefix(f"{folder.key}/"), found[key])
+    return copy
 
 
 def _all(path: ObjectPath) -> list[Entry]:

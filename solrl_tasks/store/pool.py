@@ -125,12 +125,13 @@ class Pool:
         everywhere = np.ones((folder.rows, folder.blocks(candidates)), dtype=np.bool_)
         shown = folder.done(IMAGES, candidates, verify) if images else everywhere
         small = folder.done(THUMBNAILS, candidates, verify) if thumbnails and not images else everywhere
+        pictured = images or folder.array(IMAGES) is not None
         found = []
         for row, index in np.ndindex(everywhere.shape):
             lacking = tuple(name for name in rewards if not done[name][row, index])
             unseen = tuple(name for name in features if not seen[name][row, index])
             if lacking or unseen or not (shown[row, index] and small[row, index]):
-                kept = bool(shown[row, index]) and (images or folder.has_block(IMAGES, row, index, verify))
+                kept = pictured and bool(shown[row, index]) and (images or folder.has_block(IMAGES, row, index, verify))
                 block = self._block(row, index, lacking, unseen, kept)
                 block = replace(
                     block,

@@ -111,6 +111,10 @@ class Store:
         """A file of the store on this machine, itself or a copy of the object; None if it is not there."""
         return places.local_file(path, self.cache)
 
+    def local_folder(self, folder: Place) -> Path:
+        """A folder that is written once, on this machine: itself, or a copy. It may not be there."""
+        return places.local_folder(folder, self.cache)
+
     def object_lock(self, kind: Kind, key: str, purpose: str) -> Lock:
         """The lock of one object; its file outlives the object."""
         return places.lock_at(self.root / "locks" / f"{kind}-{key}.lock", purpose)

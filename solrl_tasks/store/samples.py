@@ -120,13 +120,15 @@ class Samples:
             latents = latents & folder.done(PATHS, columns, verify)
         done = {name: folder.done(reward_array(name), columns, verify) for name in rewards}
         shown = folder.done(IMAGES, columns, verify) if images else np.ones_like(latents)
+        pictured = images or folder.array(IMAGES) is not None
         found = []
         for row, index in np.argwhere(np.broadcast_to(self.active[:, None], latents.shape)).tolist():
             kept = bool(latents[row, index])
             lacking = tuple(name for name in rewards if not (kept and done[name][row, index]))
             no_images = images and not (kept and shown[row, index])
             if not kept or lacking or no_images:
-                has_images = kept and not no_images and (images or folder.has_block(IMAGES, row, index, verify))
+                shown_now = kept and pictured and not no_images
+                has_images = shown_now and (images or folder.has_block(IMAGES, row, index, verify))
                 found.append(self._block(row, index, lacking, no_images, kept, has_images))
         return found
 
