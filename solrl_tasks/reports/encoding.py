@@ -1,5 +1,6 @@
 """A page as JSON and pictures, and back: what is kept of a report."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -51,7 +52,8 @@ def _encode(block: Block, pictures: dict[str, bytes]) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"kind": "text", "markdown": block.markdown}
     if isinstance(block, Settings):
-        return {"kind": "settings", "values": dict(block.values)}
+        # As text: the files of the store sort their fields, and a recipe has an order of its own.
+        return {"kind": "settings", "values": json.dumps(dict(block.values))}
     if isinstance(block, Commands):
         return {"kind": "commands", "lines": list(block.lines)}
     where = {} if block.provenance is None else {"provenance": asdict(block.provenance)}
@@ -105,7 +107,7 @@ def _keep(pictures: dict[str, bytes], png: bytes) -> str:
 
 _DECODERS: Final[dict[str, Callable[[Mapping[str, Any], ReadPicture], Block]]] = {
     "text": lambda tree, _: Text(tree["markdown"]),
-    "settings": lambda tree, _: Settings(tree["values"]),
+    "settings": lambda tree, _: Settings(json.loads(tree["values"])),
     "commands": lambda tree, _: Commands(tuple(tree["lines"])),
     "table": _decode_table,
     "figure": _decode_figure,

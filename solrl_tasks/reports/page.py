@@ -4,6 +4,7 @@ All text is text: no field is taken for HTML, and only ``Text.markdown`` and ``P
 from outside, such as a prompt, goes into markdown through ``plain``.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -147,9 +148,19 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Settings:
-    """A recipe or other tree of plain values, shown as dotted fields and folded away at first."""
+    """A recipe or other tree of plain values, shown as dotted fields and folded away at first.
+
+    Raises:
+        ValueError: a value is no JSON.
+    """
 
     values: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        try:
+            json.dumps(dict(self.values), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"settings hold plain JSON values: {error}") from error
 
 
 @dataclass(frozen=True)

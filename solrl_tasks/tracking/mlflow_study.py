@@ -50,10 +50,15 @@ class StudyRecord:
             raise ValueError(f"study {self.run_id}: two metrics or curves have one name in MLflow: {', '.join(twice)}")
 
     @property
+    def flat_params(self) -> dict[str, str]:
+        """Parameters by dotted name."""
+        return flatten(dict(self.params)) if self.params else {}
+
+    @property
     def content_digest(self) -> str:
         """Of all that MLflow cannot change in a run; a file can be sent again, but none can be taken back."""
         curves = {name: [[step, value] for step, value in points] for name, points in self.curves.items()}
-        return digest([flatten(dict(self.params)), dict(self.metrics), curves, sorted(self.files)])
+        return digest([self.flat_params, dict(self.metrics), curves, sorted(self.files)])
 
     @property
     def files_digest(self) -> str:
@@ -110,7 +115,7 @@ def _send(client: Any, run: Any, record: StudyRecord) -> None:
     from mlflow.entities import Param
 
     run_id = str(run.info.run_id)
-    pairs = [Param(mlflow_name(name), value) for name, value in flatten(dict(record.params)).items()]
+    pairs = [Param(mlflow_name(name), value) for name, value in record.flat_params.items()]
     for start in range(0, len(pairs), PARAMS_AT_ONCE):
         client.log_batch(run_id, params=pairs[start : start + PARAMS_AT_ONCE])
     # The run's own time: a point that was sent before a kill is known again by it.
