@@ -122,6 +122,7 @@ class WorkResult:
         seconds: device-seconds spent; the sum over a rollout is the time in which the device was busy with it.
         features: "name@version" to float32 [B, D]; a row of NaN where the image is not finite.
         paths: of noisy paths, the states around their noisy steps, float32 on the CPU, [B, states, C, H, W].
+        actor: name of who computed it, where there are several.
     """
 
     work: Work
@@ -132,6 +133,7 @@ class WorkResult:
     seconds: float = 0.0
     features: dict[str, np.ndarray] = field(default_factory=dict)
     paths: torch.Tensor | None = None
+    actor: str = ""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,14 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Metrics of an update, by metric name, and device-seconds spent. The new state is returned beside it."""
+    """What an update came to; the new state is returned beside it.
+
+    Attributes:
+        metrics: by metric name.
+        seconds: device-seconds spent, of all devices together.
+        actors: the same by the name of each actor, where there are several.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    actors: dict[str, float] = field(default_factory=dict)

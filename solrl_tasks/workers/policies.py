@@ -11,6 +11,8 @@ from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store
 from solrl_tasks.workers.state import ROLES, PolicyState, Role
 
+_last: dict[tuple[str, Role], LoraState] = {}
+
 
 def save_state(
     store: Store, spec: dict[str, Any], state: PolicyState, metrics: dict[str, float], seconds: float
@@ -49,9 +51,13 @@ def load_state(store: Store, ref: Ref) -> PolicyState:
 
 
 def load_lora(store: Store, ref: Ref, role: Role) -> LoraState:
-    """One role of a stored policy."""
+    """One role of a stored policy, verified. The last one is kept: the stages of an iteration ask for it in turn."""
     stored = load_policy(store, ref)
-    return LoraState(stored.meta["rank"], stored.meta["alpha"], stored.tensors(role))
+    which = stored.ref.digest, role
+    if which not in _last:
+        _last.clear()
+        _last[which] = LoraState(stored.meta["rank"], stored.meta["alpha"], stored.tensors(role))
+    return _last[which]
 
 
 def policy_intact(store: Store, ref: Ref) -> bool:

@@ -132,7 +132,7 @@ class GradientSum:
         for start in range(0, len(total), BUCKET):
             part = slice(start, min(start + BUCKET, len(total)))
             total[part] = self._summed(part, there, slots, total[part])
-        pieces = total.split([tensor.numel() for tensor in like])
+        pieces = torch.split(total, [tensor.numel() for tensor in like])
         # Copies: how a device sums over a tensor, for its norm, may depend on where the tensor begins.
         return [piece.view_as(tensor).clone() for piece, tensor in zip(pieces, like, strict=True)]
 

@@ -1,0 +1,101 @@
+"""Ranks of an update in several processes, through torch.distributed: NCCL between GPUs, gloo between CPUs."""
+
+import importlib
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+PATIENCE: Final = timedelta(hours=2)
+"""For which a rank waits for the others: who dies is noticed elsewhere, much sooner."""
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A rank's place in a group.
+
+    Attributes:
+        group: number of the group; a new one is made whenever its members change.
+        host, port: where rank 0 keeps the store by which they find each other.
+    """
+
+    group: int
+    rank: int
+    world: int
+    host: str
+    port: int
+
+
+class Group:
+    """This process's membership in a group of ranks; see ``reduction.Ranks``."""
+
+    def __init__(self, seat: Seat, device: torch.device, store: Any = None) -> None:
+        """
+        Args:
+            store: what ``open_store`` gave to rank 0; the others connect to it.
+
+        Raises:
+            RuntimeError: the ranks do not find each other.
+        """
+        distributed: Any = importlib.import_module("torch.distributed")
+        self.seat = seat
+        self._distributed = distributed
+        settings = {"NCCL_NVLS_ENABLE": "0"}  # Multicast is not to be had in every container, and wins nothing here.
+        if seat.host == LOOPBACK:
+            settings |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        for name, value in settings.items():
+            os.environ.setdefault(name, value)
+        if store is None:
+            store = distributed.TCPStore(seat.host, seat.port, seat.world, False, timeout=PATIENCE)
+        distributed.init_process_group(
+            backend="nccl" if device.type == "cuda" else "gloo",
+            store=distributed.PrefixStore(f"solrl-{seat.group}", store),
+            rank=seat.rank,
+            world_size=seat.world,
+            timeout=PATIENCE,
+        )
+
+    @property
+    def rank(self) -> int:
+        """See ``reduction.Ranks``."""
+        return self.seat.rank
+
+    @property
+    def world(self) -> int:
+        """See ``reduction.Ranks``."""
+        return self.seat.world
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """See ``reduction.Ranks``."""
+        found = [torch.empty_like(tensor) for _ in range(self.world)]
+        self._distributed.all_gather(found, tensor.contiguous())
+        return found
+
+    def abandon(self) -> None:
+        """Give up what waits for the others, in whatever thread it waits; the group is good for nothing afterwards."""
+        inner: Any = self._distributed.distributed_c10d
+        if not self._distributed.is_initialized():
+            return
+        # Waits for nobody, as destroying alone would on CUDA.
+        abort = getattr(inner, "_abort_process_group", None)
+        if abort is not None:
+            abort()
+        if self._distributed.is_initialized():
+            self._distributed.destroy_process_group()
+
+
+def open_store(world: int, local: bool, host: str) -> tuple[Any, str, int]:
+    """Begin a group as its rank 0: the store, and where the others find it.
+
+    Args:
+        local: whether all ranks are on this machine.
+        host: of this machine, as the others know it.
+    """
+    distributed: Any = importlib.import_module("torch.distributed")
+    where = LOOPBACK if local else host
+    store = distributed.TCPStore(where, 0, world, True, timeout=PATIENCE, wait_for_workers=False)
+    return store, where, int(store.port)
