@@ -17,7 +17,7 @@ from solrl_tasks.config.load import load_recipe
 from solrl_tasks.config.stochastic import Stochastic, Window
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.studies.noise import NoisyRanks, measure_noise
-from solrl_tasks.studies.rank_fidelity import base_study
+from solrl_tasks.studies.rank_fidelity import held_out_job
 
 LAST = "the last 3 noisy steps"
 DRAWN = "3 steps drawn in the first half"
@@ -51,9 +51,9 @@ def main() -> None:
     keep = {"select.keep": max(2, arguments.candidates // 4), "explore.store_images": "none"}
     recipe = load_recipe(arguments.config, overrides | keep)
     with open_session(arguments.store, "noise-ranks", recipe) as session:
-        study = base_study(session, arguments.prompts, [recipe.explore.steps], [recipe.explore.engine.name])
+        explored = held_out_job(session, arguments.prompts)
         asked = noises(recipe.regenerate.steps)
-        plain, *rest = measure_noise(session, study, [one for kind in asked.values() for one in kind])
+        plain, *rest = measure_noise(session, explored, [one for kind in asked.values() for one in kind])
     results = {name: [rest.pop(0) for _ in kind] for name, kind in asked.items()}
     _print(plain, results)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

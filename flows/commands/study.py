@@ -2,9 +2,17 @@
 
 import typer
 
+from flows.commands.study_arms import ablation, controls
+from flows.commands.study_ranks import rank_fidelity
+
 app = typer.Typer(help="Ask a question of pools and runs; what is there already is not paid for again.")
 
 
 @app.callback()
 def study() -> None:
     """Ask a question of pools and runs; what is there already is not paid for again."""
+
+
+app.command()(rank_fidelity)
+app.command()(controls)
+app.command()(ablation)

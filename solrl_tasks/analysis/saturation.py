@@ -57,7 +57,8 @@ def find_saturation(
         if left is None or left.n < 2:
             return Saturation(step=None, left=left, reason="fewer than two units have a value: nothing can be told")
         if left.low <= 0.0:
-            return Saturation(step=steps[position], left=left, reason=f"reached at {steps[position]} steps")
+            reached = f"reached at {steps[position]} step{'' if steps[position] == 1 else 's'}"
+            return Saturation(step=steps[position], left=left, reason=reached)
     return Saturation(step=None, left=left, reason=f"not reached within {steps[-1]} steps")
 
 

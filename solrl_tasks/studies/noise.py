@@ -13,7 +13,7 @@ from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.scores import proxy_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.refs import Ref
-from solrl_tasks.studies.rank_fidelity import RankStudy
+from solrl_tasks.studies.rank_fidelity import precise_job
 
 
 class NoisyRanks(Frozen):
@@ -32,21 +32,21 @@ class NoisyRanks(Frozen):
 
 
 def measure_noise(
-    session: Session, study: RankStudy, noises: Sequence[Stochastic], call: Call = direct
+    session: Session, explored: PoolJob, noises: Sequence[Stochastic], call: Call = direct
 ) -> list[NoisyRanks]:
     """Whole groups sampled with each kind of noise, against exploration and against images without noise.
 
     Args:
-        study: prompts, seeds and exploration; its reference is how final images are sampled, but by the ``euler``
-            sampler, of which steps without noise are.
-        noises: settled for the reference's steps.
+        explored: prompts, seeds and exploration. Final images are sampled as the recipe regenerates, but by the
+            ``euler`` sampler, of which steps without noise are.
+        noises: settled for the steps of the recipe's regeneration.
 
     Returns:
         Without noise first, then as asked. What the store holds is used again.
     """
-    final = study.truth()
-    final = replace(final, sampling=final.sampling.model_copy(update={"sampler": "euler"}))
-    proxy, plain = _scores(session, study.base, call), _scores(session, final, call)
+    precise, keep = session.recipe.regenerate, session.recipe.select.keep
+    final = precise_job(explored, precise.model_copy(update={"sampler": "euler"}), precise.steps)
+    proxy, plain = _scores(session, explored, call), _scores(session, final, call)
     found = []
     for noise in (None, *noises):
         job = replace(final, noise=noise)
@@ -54,8 +54,8 @@ def measure_noise(
         found.append(
             NoisyRanks(
                 noise=noise,
-                explored=whole_groups(proxy[0], true[0], study.keep),
-                noiseless=whole_groups(plain[0], true[0], study.keep),
+                explored=whole_groups(proxy[0], true[0], keep),
+                noiseless=whole_groups(plain[0], true[0], keep),
                 pool=true[1],
             )
         )

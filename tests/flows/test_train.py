@@ -17,7 +17,6 @@ from prefect.client.schemas.objects import State
 from prefect.states import Pending, Running
 
 from flows.presence import find_absent, present
-from flows.rank_fidelity import rank_fidelity
 from flows.recovery import close_dead_flow_runs, close_dead_mlflow_runs
 from flows.settings import Settings
 from flows.train import train
@@ -130,18 +129,6 @@ def test_a_run_without_a_name_gets_one(settings: Settings, micro_config: Path):
     name = state.result()["run_id"]
     assert name.startswith("micro-20")
     assert [info.run_id for info in list_runs(Store(settings.store_root))] == [name]
-
-
-def test_the_study_uses_its_pools_again(settings: Settings, micro_config: Path):
-    asked = {"explore_steps": [2, 3], "prompts": 2, "config": str(micro_config)}
-    first = rank_fidelity(**asked)  # type: ignore[arg-type]
-    again = rank_fidelity(**asked)  # type: ignore[arg-type]
-    assert [proxy["steps"] for proxy in first["proxies"]] == [2, 3]
-    assert [proxy["computed"] for proxy in first["proxies"]] == [4, 4]
-    assert [proxy["computed"] for proxy in again["proxies"]] == [0, 0]
-    assert [p["metrics"] for p in first["proxies"]] == [p["metrics"] for p in again["proxies"]]
-    refused = rank_fidelity(**{**asked, "prompts": 99}, return_state=True)  # type: ignore[arg-type]
-    assert "prompts is 99" in str(refused.message)
 
 
 @pytest.fixture

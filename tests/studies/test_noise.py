@@ -4,7 +4,7 @@ import math
 
 from solrl_tasks.config.stochastic import Stochastic, Window
 from solrl_tasks.studies.noise import measure_noise
-from solrl_tasks.studies.rank_fidelity import base_study
+from solrl_tasks.studies.rank_fidelity import held_out_job
 
 
 def noise(eta):
@@ -13,10 +13,10 @@ def noise(eta):
 
 def test_noise_costs_ranks_and_a_study_is_paid_for_once(opened):
     with opened("study", explore__engine={"name": "bf16"}, explore__candidates=12) as session:
-        study = base_study(session, 2, [3], ["bf16"])
-        plain, little, much = measure_noise(session, study, [noise(1e-4), noise(1.4)])
+        explored = held_out_job(session, 2)
+        plain, little, much = measure_noise(session, explored, [noise(1e-4), noise(1.4)])
         done = session.worker.counters.forwards
-        again = measure_noise(session, study, [noise(1.4)])
+        again = measure_noise(session, explored, [noise(1.4)])
         assert session.worker.counters.forwards == done
     assert again[1] == much
     assert plain.noise is None

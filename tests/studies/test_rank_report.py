@@ -1,0 +1,73 @@
+"""The report of a study of ranks: from its result alone, the same for the same, with everything that was asked."""
+
+import math
+
+import pytest
+
+from solrl_tasks.reports.html import render_html
+from solrl_tasks.reports.page import Commands, Figure, Table, Text
+from solrl_tasks.studies.rank_fidelity import make_study, settle_settings
+from solrl_tasks.studies.rank_report import rank_curves, rank_metrics, rank_page
+from solrl_tasks.studies.rank_results import RankFidelity, measure_ranks
+
+COMMAND = "solrl study rank-fidelity --steps 1,2"
+
+
+@pytest.fixture
+def result(opened):
+    with opened("study") as session:
+        asked = {"steps": (1, 2, 3), "engines": ("nvfp4-emulated", "bf16", "fp8"), "references": (3, 4), "prompts": 3}
+        return measure_ranks(session, make_study(session, settle_settings(session.recipe, asked))).result
+
+
+def test_a_report_is_made_again_from_the_kept_result(result):
+    again = RankFidelity.model_validate_json(result.model_dump_json())
+    page = rank_page(result, {"seed": 7}, [COMMAND])
+    assert page == rank_page(again, {"seed": 7}, [COMMAND])
+    assert render_html(page) == render_html(rank_page(again, {"seed": 7}, [COMMAND]))
+    assert rank_curves(again) == rank_curves(result)
+
+
+def test_the_page_holds_what_was_asked_for(result):
+    page = rank_page(result, {"seed": 7}, [COMMAND])
+    figures = [block for block in page.blocks if isinstance(block, Figure)]
+    tables = [block for block in page.blocks if isinstance(block, Table)]
+    assert len(figures) == 2 * 4, "a heat map and three curves for each reference"
+    assert all("NVFP4" in str(f.provenance.note).upper() for f in figures if f.provenance is not None)
+    assert all(figure.provenance is not None for figure in figures)
+    assert "fp8 (emulated)" in figures[0].provenance.note
+    by_caption = {table.caption: table for table in tables}
+    assert len(by_caption) == len(tables)
+    assert len({figure.caption for figure in figures}) == len(figures)
+    choice = by_caption["Correlation, and the choice of 4, against 3 steps"]
+    assert len(choice.rows) == 9
+    assert {"Spearman", "regret in std", "true rank of the worst"} <= set(choice.columns)
+    assert sum("(the reference)" in row[0] for row in choice.rows) == 1
+    assert any(row[0].startswith("fp8, euler, 32 px (emulated)") for row in choice.rows)
+    assert [row[:2] for row in by_caption["References as proxies of longer ones"].rows] == [("3", "4")]
+    assert len(by_caption["Saturation"].rows) == 3 * 2 * 2
+    assert [block.lines for block in page.blocks if isinstance(block, Commands)] == [(COMMAND,)]
+    words = " ".join(block.markdown for block in page.blocks if isinstance(block, Text))
+    assert "0.500 at k = 4" in words, "chance of the strict overlap, 4 of 8"
+    assert "Against bf16 at 4 steps" in page.summary
+
+
+def test_curves_go_over_steps_and_hold_no_nan(result):
+    curves = rank_curves(result)
+    assert [step for step, _ in curves["spearman/bf16 euler 32 px vs 4 steps"]] == [1, 2, 3]
+    assert {"spearman_low", "spearman_high", "kendall", "top_match_4", "regret_std"} <= {
+        name.split("/")[0] for name in curves
+    }
+    assert all(math.isfinite(value) for points in curves.values() for _, value in points)
+    metrics = rank_metrics(result)
+    assert "references_spearman/3 vs 4 steps" in metrics
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_a_study_in_which_every_proxy_is_the_reference_has_a_page(opened):
+    with opened("study") as session:
+        asked = {"steps": (3,), "engines": ("bf16",), "references": (3,), "prompts": 1}
+        result = measure_ranks(session, make_study(session, settle_settings(session.recipe, asked))).result
+    page = rank_page(result, {}, [COMMAND])
+    assert "Every proxy is the reference itself." in render_html(page)
+    assert rank_metrics(result) == {}
