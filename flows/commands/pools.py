@@ -1,6 +1,7 @@
 """``solrl pools``: what was explored and is there to be used again."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -110,6 +111,29 @@ def rescore(
         say(f"{done.unexplored} blocks are not explored yet: a run that explores them scores them too")
     for failure in done.failures[:SHOWN_FAILURES]:
         say(f"  {failure}")
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(help="Key of a pool, or of samples, or its beginning.")],
+    out: Annotated[Path, typer.Option("--out", help="Parquet file to write; one that is there is replaced.")],
+    home: Home = None,
+) -> None:
+    """Write a pool, or samples, as a Parquet table: one row a prompt and candidate, one column a reward."""
+    from solrl_tasks.frames import write_parquet
+    from solrl_tasks.store.errors import StoreError
+
+    store = open_store(home or context.obj)
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder: name a file")
+    try:
+        rows = write_parquet(store, key, out)
+    except StoreError as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error}") from error
+    say(f"{rows} rows in {out}")
 
 
 @app.command()
