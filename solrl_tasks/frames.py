@@ -27,6 +27,7 @@ from solrl_tasks.store.blocks import FEATURES, IMAGES, LATENTS, PATHS, THUMBNAIL
 from solrl_tasks.store.contents import Contents, keys_of
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.keys import canonical_json, digest
+from solrl_tasks.store.places import place_of
 from solrl_tasks.store.root import Store
 
 ITEM_DIMENSIONS: Final = {
@@ -60,13 +61,13 @@ def open_dataset(store: Store | Path | str, key: str) -> xr.Dataset:
     prompts are numbered, and there are no seeds.
 
     Args:
-        store: a store, or the folder of one.
+        store: a store, or the folder or bucket of one.
         key: of the pool or the samples, or the beginning of it.
 
     Raises:
         StoreError: there is no store; nothing, or several objects, have such a key; or its spec cannot be read.
     """
-    opened = store if isinstance(store, Store) else Store(Path(store))
+    opened = store if isinstance(store, Store) else Store(place_of(store))
     contents = Contents.find(opened, key)
     return _dataset(contents, _labels(opened, contents))
 
@@ -86,7 +87,7 @@ def write_parquet(store: Store | Path | str, key: str, path: Path) -> int:
         StoreError: see ``open_dataset``.
         OSError: the file cannot be written.
     """
-    opened = store if isinstance(store, Store) else Store(Path(store))
+    opened = store if isinstance(store, Store) else Store(place_of(store))
     contents = Contents.find(opened, key)
     labels = _labels(opened, contents)
     schema = _schema(contents)

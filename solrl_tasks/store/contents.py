@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from solrl_tasks.store.arrays import FIELDS
 from solrl_tasks.store.blocks import LATENTS, REWARDS, BlockFolder
 from solrl_tasks.store.errors import MissingObjectError
+from solrl_tasks.store.places import matching
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import Kind
 from solrl_tasks.store.root import Store
@@ -135,4 +136,4 @@ class Contents:
 
 def keys_of(store: Store, kind: Kind) -> list[str]:
     """Keys of all objects of a kind, in order."""
-    return sorted(path.name for path in store.folder(kind).glob("[0-9a-f]*"))
+    return [path.name for path in matching(store.folder(kind), "[0-9a-f]*")]
