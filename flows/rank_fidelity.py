@@ -61,7 +61,7 @@ def rank_fidelity(
         explore_steps: the step counts to compare, a list.
         candidates: seeds for each prompt.
         keep: seeds kept for each prompt, which contrast, regret and true ranks are measured for; a quarter of the
-            candidates where they are fewer than the recipe keeps.
+            candidates where they are no more than the recipe keeps.
         prompts: how many held-out prompts.
         engine: precision that explores.
         engines: several of them, a list.

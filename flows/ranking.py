@@ -27,7 +27,7 @@ class Asked:
         steps, engines, samplers, resolutions: of the proxies.
         references: step counts of the references.
         counts: each k of top-k and bottom-k.
-        keep: a quarter of the candidates where these are named and fewer than the recipe keeps.
+        keep: a quarter of the candidates where these are named and no more than the recipe keeps.
         policy_run: run whose policy samples; None is the untrained model.
     """
 
@@ -124,8 +124,8 @@ def _settle(settings: Settings, asked: Asked) -> _Settled:
 def _keep(asked: Asked) -> int | None:
     if asked.keep is not None or asked.candidates is None:
         return asked.keep
-    fewer = asked.candidates < read_recipe(asked.config, {})[0].select.keep
-    return max(2, asked.candidates // 4) if fewer else None
+    all_kept = asked.candidates <= read_recipe(asked.config, {})[0].select.keep
+    return max(2, asked.candidates // 4) if all_kept else None
 
 
 def one_or_several(engine: str | None, engines: list[str] | None) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
     """
     started = time.perf_counter()
     pool = job.open(session)
-    what = f"{len(job.prompts)} prompts x {job.candidates} candidates"
+    what = f"{len(job.prompts)} prompts x {job.candidates} candidates" + (f" of {job.about}" if job.about else "")
     session.reporter.stage_started(job.step, job.stage, what)
     session.run.note_ref(job.step, f"{job.stage}_begun", pool.place())
     with pool.lock(f"run {session.run.run_id}"):

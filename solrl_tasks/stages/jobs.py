@@ -41,6 +41,7 @@ class SamplingJob:
         keep: which pictures are kept.
         guidance: None is the model's own.
         noise: put into the steps; None is the path that the sampler walks alone.
+        about: what tells it apart from others of its step and stage, for messages only.
     """
 
     step: int
@@ -54,6 +55,7 @@ class SamplingJob:
     guidance: Guidance | None = None
     noise: Stochastic | None = None
     reuse: Literal["exact", "compatible"] = "exact"
+    about: str = ""
 
     @property
     def chunk(self) -> int:

@@ -135,7 +135,8 @@ class RankStudy:
     def jobs(self) -> dict[str, PoolJob]:
         """Every pool by a label, references first."""
         references = {self.reference_label(steps): self.reference_job(steps) for steps in self.settings.references}
-        return references | {proxy.label: self.proxy_job(proxy) for proxy in self.proxies()}
+        jobs = references | {proxy.label: self.proxy_job(proxy) for proxy in self.proxies()}
+        return {label: replace(job, about=label) for label, job in jobs.items()}
 
     def reference_label(self, steps: int) -> str:
         """What a reference is called."""

@@ -18,7 +18,7 @@ from solrl_tasks.reports.page import (
     Text,
     plain,
 )
-from solrl_tasks.reports.provenance import hardware_name
+from solrl_tasks.reports.provenance import hardware_name, provenance
 from solrl_tasks.studies.rank_results import SATURATING, Compared, PoolFacts, RankFidelity, Saturated
 
 NAMES: Final = {
@@ -268,7 +268,8 @@ def _provenance(result: RankFidelity) -> Provenance:
     pools = (*result.references, *result.proxies)
     hardware = ", ".join(dict.fromkeys(name for pool in pools if (name := hardware_name(pool.record))))
     engines = dict.fromkeys(f"{pool.engine} ({pool.kind})" for pool in pools)
-    return Provenance(hardware, "", None, "measured", f"engines {', '.join(engines)}")
+    notes = dict.fromkeys(note for pool in pools if (note := provenance(pool.record, pool.engine).note))
+    return Provenance(hardware, "", None, "measured", "; ".join([f"engines {', '.join(engines)}", *notes]))
 
 
 def _references(result: RankFidelity) -> list[int]:
