@@ -7,10 +7,20 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import ParameterSchema
 
+from flows.ablation import ablation
+from flows.controls import controls
 from flows.evaluate import evaluate
 from flows.rank_fidelity import rank_fidelity
 from flows.train import train
 
+DEPLOYMENTS: Final[dict[str, Any]] = {
+    "solrl/train": train,
+    "solrl-rank-fidelity/default": rank_fidelity,
+    "solrl-evaluate/default": evaluate,
+    "solrl-controls/default": controls,
+    "solrl-ablation/default": ablation,
+}
+"""Flows by the names that Prefect's command line takes."""
 DESCRIPTION: Final = ("title", "description", "position")
 
 
@@ -21,11 +31,8 @@ class ClosedParameters(ParameterSchema):
 
 
 def make_deployments() -> list[RunnerDeployment]:
-    """``solrl/train``, ``solrl-rank-fidelity/default`` and ``solrl-evaluate/default``, found by module.
-
-    They run from any folder.
-    """
-    return [_deployment(train, "train"), _deployment(rank_fidelity, "default"), _deployment(evaluate, "default")]
+    """All of ``DEPLOYMENTS``, found by module: they run from any folder."""
+    return [_deployment(flow, name.partition("/")[2]) for name, flow in DEPLOYMENTS.items()]
 
 
 def serve_deployments() -> None:

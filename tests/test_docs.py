@@ -163,16 +163,13 @@ def test_every_command_is_documented():
 
 @each_page
 def test_deployments_take_what_is_given(page):
-    from flows.evaluate import evaluate
-    from flows.rank_fidelity import rank_fidelity
-    from flows.train import train
+    from flows.deployments import DEPLOYMENTS
 
-    known = {"solrl/train": train, "solrl-rank-fidelity/default": rank_fidelity, "solrl-evaluate/default": evaluate}
     for words in commands(page):
         if words[:3] == ["prefect", "deployment", "run"]:
             given = [pair for option, pair in pairwise(words) if option == "-p"]
             names = {pair.partition("=")[0] for pair in given}
-            assert names <= set(known[words[3]].parameters.properties), shlex.join(words)
+            assert names <= set(DEPLOYMENTS[words[3]].parameters.properties), shlex.join(words)
 
 
 @each_page
@@ -290,7 +287,7 @@ def micro(micro_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     rewards = [{"name": "colourfulness"}, {"name": "tests.support.rewards:darkness"}]
     changes = {"rewards": rewards, "audit__every": 1, "update__advantage": "pool"}
-    recipe = micro_recipe(micro_model, write_prompts(folder), **changes)
+    recipe = micro_recipe(micro_model, write_prompts(folder), explore__resolution=16, **changes)
     with open_session(folder / "store", "docs", recipe) as session:
         metrics = {name for step in (0, 1) for name in run_step(session, step).metrics}
     for name, more in OTHERS.items():

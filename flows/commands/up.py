@@ -61,6 +61,8 @@ def watched(used: list[Running]) -> Iterator[list[str]]:
 
 
 def _welcome(settings: Settings) -> None:
+    from flows.deployments import DEPLOYMENTS
+
     usual = settings.prefect.origin == "default" and Path("prefect.toml").exists()
     prefix = "" if usual else f"PREFECT_API_URL={settings.prefect.url} "
     prefect = shown_command("prefect")
@@ -70,7 +72,7 @@ def _welcome(settings: Settings) -> None:
     say(f"MLflow   {settings.mlflow.url}")
     say(f"Home     {settings.home}")
     say()
-    say("Serving solrl/train, solrl-rank-fidelity/default, solrl-evaluate/default. In another shell, in this folder:")
+    say(f"Serving {', '.join(DEPLOYMENTS)}. In another shell, in this folder:")
     say(f"  {prefix}{prefect} deployment run solrl/train --watch")
     say(f"  {prefix}{prefect} deployment run solrl/train -p run_id=mine -p explore_steps=4 --watch")
     say(f"  {prefix}{prefect} deployment run solrl-evaluate/default -p run_id=mine --watch")

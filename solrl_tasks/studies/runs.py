@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.stages.iteration import run_step
 from solrl_tasks.stages.session import open_session
+from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import Arm, ArmRun
@@ -78,7 +79,7 @@ class SilentWatcher:
 class _Job:
     """One run for one process."""
 
-    root: Path
+    root: str
     run_id: str
     recipe: Recipe
     base: Path
@@ -87,7 +88,7 @@ class _Job:
 
 
 def execute(
-    root: Path,
+    root: str | Place,
     runs: Sequence[ArmRun],
     parallel: int = 1,
     seconds: float | None = None,
@@ -100,7 +101,7 @@ def execute(
     that fails ends no other.
 
     Args:
-        root: folder of the store.
+        root: of the store.
         seconds: after which every run ends with the iteration it is in; None is never.
 
     Returns:
@@ -122,7 +123,7 @@ def execute(
             outcomes[run.run_id] = Outcome(run.run_id, "there", run.recipe.iterations)
             watcher.ended(outcomes[run.run_id])
     processes = min(parallel, len(left))
-    jobs = [_Job(root, one.run_id, one.recipe, one.base, deadline, processes) for one in left]
+    jobs = [_Job(str(root), one.run_id, one.recipe, one.base, deadline, processes) for one in left]
 
     def tick() -> None:
         watcher.progress(*count_steps(store, runs))

@@ -1,6 +1,7 @@
 """Device-seconds of an arm that has the device for itself: a short run of its own."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,16 +18,19 @@ TIMING_SEED: Final = 900_001
 TIMED_ITERATIONS: Final = 3
 
 
-def plan_timing(base: Recipe, arms: Sequence[Arm], iterations: int = TIMED_ITERATIONS) -> list[ArmRun]:
+def plan_timing(
+    base: Recipe, arms: Sequence[Arm], iterations: int = TIMED_ITERATIONS, folder: Path = Path()
+) -> list[ArmRun]:
     """A short run of every arm, without evaluations. They are to be executed one after the other, nothing beside them.
 
     Args:
         base: the recipe that the arms change.
         iterations: of each; the first is not timed where there are more, because it loads and compiles.
+        folder: that relative prompt files are looked up in.
     """
     changes = {"evaluate.every": 0, "audit.every": 0, "iterations": iterations}
     quick = [Arm(arm.name, arm.title, {**arm.changes, **changes}, arm.counted, arm.note) for arm in arms]
-    return plan_runs("timing", base, quick, [TIMING_SEED])
+    return plan_runs("timing", base, quick, [TIMING_SEED], folder)
 
 
 def read_timing(store: Store, run: ArmRun) -> dict[str, float] | None:

@@ -51,10 +51,14 @@ def test_the_run_form_finds_no_null_to_send_back(schema: dict[str, Any]):
 
 
 def test_the_deployments_and_where_they_are_found():
-    train, study, evaluation = make_deployments()
+    train, study, evaluation, *others = make_deployments()
     assert (train.flow_name, train.name) == ("solrl", "train")
     assert (study.flow_name, study.name) == ("solrl-rank-fidelity", "default")
     assert (evaluation.flow_name, evaluation.name) == ("solrl-evaluate", "default")
+    assert {(one.flow_name, one.name) for one in others} >= {
+        ("solrl-controls", "default"),
+        ("solrl-ablation", "default"),
+    }
     assert train.entrypoint == "flows.train.train"
     assert train.concurrency_limit is None, "the server's slots outlive a power cut"
 
