@@ -2,6 +2,9 @@
 
 import hashlib
 import logging
+import os
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,14 @@ from solrl_tasks.store.root import Store, check_name
 
 logger = logging.getLogger(__name__)
 MANIFEST: Final = "manifest.json"
+
+Looks = tuple[tuple[str, int, int, int, int], ...]
+"""Of every file of a folder: name, size, times of change in nanoseconds, inode."""
+_REMEMBERED: Final = 16
+_SETTLED_NS: Final = 100_000_000
+"""A file that was changed within the resolution of its clock can be changed again and look the same."""
+_known: "OrderedDict[Path, tuple[Looks, SealedFolder]]" = OrderedDict()
+"""What this process has verified: a policy of a large model is read a dozen times an iteration."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,32 @@ def load_folder(store: Store, kind: Kind, which: Ref | str) -> SealedFolder:
 
 
 def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
+    """The folder, hashed anew unless this process did so and no file of it has been touched since."""
     folder = store.folder(kind) / check_name(key, "key")
+    looks = None if isinstance(folder, ObjectPath) else _looks(folder)
+    if looks is None or isinstance(folder, ObjectPath):
+        return _hashed(store, folder, kind, key)
+    remembered = _known.get(folder)
+    if remembered is not None and remembered[0] == looks:
+        return remembered[1]
+    sealed = _hashed(store, folder, kind, key)
+    if max(max(changed) for _, _, *changed, _ in looks) + _SETTLED_NS < time.time_ns():
+        _known[folder] = (looks, sealed)
+        while len(_known) > _REMEMBERED:
+            _known.popitem(last=False)
+    return sealed
+
+
+def _looks(folder: Path) -> Looks | None:
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat()) for entry in entries]
+    except OSError:
+        return None
+    return tuple(sorted((n, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for n, s in found)) or None
+
+
+def _hashed(store: Store, folder: Place, kind: Kind, key: str) -> SealedFolder:
     # In a bucket a folder without its manifest is one that nobody has finished, and not there.
     store.require(folder / MANIFEST if isinstance(folder, ObjectPath) else folder, f"{kind}/{key}")
     manifest = _read_manifest(folder / MANIFEST, key)

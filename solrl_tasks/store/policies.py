@@ -87,5 +87,10 @@ def load_policy(store: Store, which: Ref | str) -> StoredPolicy:
 def _serialized(named: "Mapping[str, Tensor]") -> bytes:
     from safetensors.torch import save
 
-    # Cloned, because views of one storage cannot be saved; sorted, so that equal tensors give equal bytes.
-    return save({name: named[name].detach().cpu().contiguous().clone() for name in sorted(named)})
+    # Sorted, so that equal tensors give equal bytes.
+    return save({name: _own(named[name].detach().cpu().contiguous()) for name in sorted(named)})
+
+
+def _own(tensor: "Tensor") -> "Tensor":
+    # Views of one storage cannot be saved.
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()

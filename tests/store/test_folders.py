@@ -1,12 +1,13 @@
 """Policies, selections and evaluations: sealed folders that are verified on every hit."""
 
 import logging
+import time
 
 import numpy as np
 import pytest
 import torch
 
-from solrl_tasks.store import errors
+from solrl_tasks.store import errors, folders
 from solrl_tasks.store.evaluations import find_evaluation, load_evaluation, save_evaluation
 from solrl_tasks.store.policies import find_policy, load_policy, save_policy
 from solrl_tasks.store.root import Store
@@ -158,3 +159,43 @@ def test_an_evaluation_comes_back_with_its_images(store):
     assert load_evaluation(store, ref.key).content == {"mean": 0.25}
     found.images["a.png"].write_bytes(b"y")
     assert find_evaluation(store, SPEC) is None
+
+
+def counted_hashes(monkeypatch):
+    hashed = []
+    real = folders._sha256
+    monkeypatch.setattr(folders, "_sha256", lambda file: hashed.append(file.name) or real(file))
+    return hashed
+
+
+def test_files_are_hashed_once_while_nobody_touches_them(store, monkeypatch):
+    ref = save(store)
+    time.sleep(0.15)
+    load_policy(store, ref)
+    hashed = counted_hashes(monkeypatch)
+    load_policy(store, ref)
+    assert hashed == []
+    weights = store.path(ref) / "current.safetensors"
+    weights.touch()
+    load_policy(store, ref)
+    assert "current.safetensors" in hashed
+
+
+@pytest.mark.parametrize("damage", [damage_flip, damage_truncate, damage_remove])
+def test_damage_after_a_file_was_verified_is_found(store, damage):
+    ref = save(store)
+    time.sleep(0.15)
+    load_policy(store, ref)
+    damage(store.path(ref) / "current.safetensors")
+    with pytest.raises(errors.DamagedError):
+        load_policy(store, ref)
+
+
+def test_a_file_as_young_as_its_clock_is_coarse_is_hashed_again(store, monkeypatch):
+    ref = save(store)
+    now = time.time_ns()
+    monkeypatch.setattr(folders.time, "time_ns", lambda: now - 10**9)
+    load_policy(store, ref)
+    hashed = counted_hashes(monkeypatch)
+    load_policy(store, ref)
+    assert hashed
