@@ -47,7 +47,7 @@ def run_iterations(recipe: "Recipe", warm_up: int, settings: Settings) -> "Itera
     run_id = f"{recipe.name}-{recipe.seed}"
     config = settings.home / f"{run_id}.yaml"
     config.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-    run_here(settings, run_id, str(config), None, "bench iteration")
+    run_here(settings, run_id, str(config), {}, "bench iteration")
     summaries = _summaries(settings, run_id)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     tree = recipe.model_dump(mode="json")

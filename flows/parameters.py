@@ -5,7 +5,7 @@ plain type and range.
 """
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
@@ -42,6 +42,9 @@ Iteration = Annotated[int, Field(ge=0, le=100_000)] | SkipJsonSchema[None]
 Guidance = Annotated[float, Field(ge=0, le=30)] | SkipJsonSchema[None]
 GuidanceScale = Annotated[float, Field(ge=1, le=30)] | SkipJsonSchema[None]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)] | SkipJsonSchema[None]
+Workers = Literal["inline", "ray"] | SkipJsonSchema[None]
+Actors = Annotated[int, Field(ge=1, le=10_000)] | SkipJsonSchema[None]
+RayAddress = Annotated[str, Field(min_length=1)] | SkipJsonSchema[None]
 
 FIELDS: Final[dict[str, str]] = {
     "iterations": "iterations",
@@ -52,6 +55,9 @@ FIELDS: Final[dict[str, str]] = {
     "engine": "explore.engine.name",
     "lr": "update.optimizer.lr",
     "seed": "seed",
+    "workers": "workers.kind",
+    "actors": "workers.actors",
+    "ray_address": "workers.address",
 }
 """The field of the recipe that each parameter stands for."""
 

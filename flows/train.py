@@ -10,14 +10,17 @@ from prefect.states import Completed, Failed
 from flows.errors import UserError, is_for_people
 from flows.iteration import iteration, registered
 from flows.parameters import (
+    Actors,
     Engine,
     Group,
     Iterations,
     LearningRate,
     Prompts,
+    RayAddress,
     RunId,
     Seed,
     Steps,
+    Workers,
     read_recipe,
 )
 from flows.presence import present
@@ -49,6 +52,9 @@ def train(
     engine: Engine = None,
     lr: LearningRate = None,
     seed: Seed = None,
+    workers: Workers = None,
+    actors: Actors = None,
+    ray_address: RayAddress = None,
     config: str = DEFAULT_CONFIG,
 ) -> Any:
     """Align a model on its own samples: explore many cheaply, train on the best and worst alone.
@@ -65,6 +71,9 @@ def train(
         engine: precision that explores.
         lr: learning rate.
         seed: seed of the whole run.
+        workers: who computes, one device in the process of the flow (inline) or actors of a Ray cluster (ray).
+        actors: processes of one device each, under ray.
+        ray_address: cluster to use instead of one that is started for the run, under ray.
         config: recipe file, from the current folder or the project's.
     """
     asked: dict[str, object] = {
@@ -76,6 +85,9 @@ def train(
         "engine": engine,
         "lr": lr,
         "seed": seed,
+        "workers": workers,
+        "actors": actors,
+        "ray_address": ray_address,
     }
     name = run_id or runtime.flow_run.name
     try:

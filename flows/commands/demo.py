@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
@@ -39,22 +40,24 @@ def demo(
 ) -> None:
     """Train the embedded model here and now, and show what came of it. The same command goes on where it stopped."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    run_here(Settings.read(home, prefect_port, mlflow_port), run_id, config, iterations, "demo")
+    asked = {"iterations": iterations}
+    run_here(Settings.read(home, prefect_port, mlflow_port), run_id, config, asked, "demo")
 
 
-def run_here(settings: Settings, run_id: str, config: str, iterations: int | None, command: str) -> None:
+def run_here(settings: Settings, run_id: str, config: str, asked: Mapping[str, Any], command: str) -> None:
     """Run the training flow in this process with the terminal as its reporter, servers around it.
 
     Args:
+        asked: parameters of the flow.
         command: what to type to go on, for the message of a run that was stopped.
     """
     settings.apply()
     _quiet()
     from flows.parameters import read_recipe
 
-    recipe, _ = read_recipe(config, {"iterations": iterations})
+    recipe, _ = read_recipe(config, dict(asked))
     raise_on_termination()
-    parameters = {"run_id": run_id, "config": config, "iterations": iterations}
+    parameters = {"run_id": run_id, "config": config, **asked}
     preload = threading.Thread(target=_preload, name="preload", daemon=True)
     preload.start()
     try:

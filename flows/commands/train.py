@@ -17,6 +17,15 @@ def train(
     iterations: Annotated[
         int | None, typer.Option("--iterations", min=1, help="How many in all.  [default: the recipe's]")
     ] = None,
+    workers: Annotated[
+        str | None, typer.Option("--workers", help="Who computes: inline or ray.  [default: the recipe's]")
+    ] = None,
+    actors: Annotated[
+        int | None, typer.Option("--actors", min=1, help="Processes of one device each, with ray.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", help="Ray cluster to use, host:port or auto.")
+    ] = None,
     home: Home = None,
     prefect_port: PrefectPort = None,
     mlflow_port: MlflowPort = None,
@@ -27,7 +36,13 @@ def train(
     from solrl_tasks.workers.numerics import default_device
     from solrl_tasks.workers.site import LocalSite
 
-    recipe, base = read_recipe(config, {"iterations": iterations})
+    asked: dict[str, object] = {
+        "iterations": iterations,
+        "workers": workers,
+        "actors": actors,
+        "ray_address": ray_address,
+    }
+    recipe, base = read_recipe(config, asked)
     try:
         # A recipe that cannot be used must not wait for servers to be told so.
         prepare(recipe, base)
@@ -37,4 +52,4 @@ def train(
         raise UserError(f"{config}: {error}") from error
     name = run_id or Path(config).stem
     again = f"train {config}" + (f" --run-id {run_id}" if run_id else "")
-    run_here(Settings.read(home, prefect_port, mlflow_port), name, config, iterations, again)
+    run_here(Settings.read(home, prefect_port, mlflow_port), name, config, asked, again)
