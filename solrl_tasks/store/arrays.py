@@ -9,7 +9,7 @@ flipped bit shows.
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -166,7 +166,8 @@ class BlockArray:
         found = None if self.item else self._bulk(blocks)
         out = self._empty(blocks)
         done = np.zeros((self.rows, blocks), dtype=np.bool_)
-        for row, index in np.argwhere(entries[:, :, _DIGEST]).tolist():
+        places = np.argwhere(entries[:, :, _DIGEST]).tolist()
+        for row, index in places if found is not None else self._ahead(places):
             part = slice(index * self.chunk, (index + 1) * self.chunk)
             values = self._values_of(row, index) if found is None else found[row, part]
             if self._fits(row, index, int(entries[row, index, _DIGEST]), values):
@@ -178,8 +179,10 @@ class BlockArray:
         """Which of the first blocks are done and fit their entries, [rows, blocks]."""
         if not self.item:
             return self.read_rows(blocks)[1]
-        done = np.zeros((self.rows, blocks), dtype=np.bool_)
-        for row, index in np.ndindex(self.rows, blocks):
+        marked = self.entries(blocks)[:, :, _DIGEST] != 0
+        done = self._vouched(marked)
+        left = np.argwhere(marked & ~done).tolist()
+        for row, index in self._ahead(left):
             done[row, index] = self.read(row, index) is not None
         return done
 
@@ -200,6 +203,8 @@ class BlockArray:
         self._ledger[row, index] = np.array(
             [block_digest(stored, row, index), record, round(seconds * 1e6), written], dtype=np.uint64
         )
+        if self._remote is not None:
+            self._remote.vouch(*self._keys(row, index))
 
     def _is_blank(self, row: int, index: int) -> bool:
         try:
@@ -215,11 +220,35 @@ class BlockArray:
 
     def _fits(self, row: int, index: int, expected: int, values: NDArray[Any] | None) -> bool:
         if values is not None and block_digest(values, row, index) == expected:
+            if self._remote is not None:
+                self._remote.vouch(*self._keys(row, index))
             return True
         columns = f"{index * self.chunk} to {(index + 1) * self.chunk - 1}"
         where = f"{self.path.parent.parent.name}/{self.path.name}: row {row}, columns {columns}"
         logger.warning("%s: the stored values do not fit their ledger entry and count as not done", where)
         return False
+
+    def _keys(self, row: int, index: int) -> tuple[str, str]:
+        """Names of the values and of the entry of a block."""
+        return f"values/c/{row}/{index}{'/0' * len(self.item)}", f"ledger/c/{row}/{index}/0"
+
+    def _vouched(self, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of marked blocks in a bucket this process has verified, and are unchanged since, [rows, blocks]."""
+        known = np.zeros_like(marked)
+        if self._remote is not None:
+            self._remote.look("values", bodies=False)
+            for row, index in np.argwhere(marked).tolist():
+                known[row, index] = self._remote.is_vouched(*self._keys(row, index))
+        return known
+
+    def _ahead(self, places: list[list[int]]) -> Iterator[list[int]]:
+        """Places of blocks in order; in a bucket the values of the next ones are got side by side."""
+        if self._remote is None:
+            yield from places
+            return
+        self._remote.look("values", bodies=False)
+        keys = self._remote.ahead(self._keys(row, index)[0] for row, index in places)
+        yield from (place for place, _ in zip(places, keys, strict=True))
 
     def _look(self, part: str) -> None:
         if self._remote is not None:

@@ -84,6 +84,8 @@ class Bucket:
         self._conditions = False
         self._hurried: dict[float, Bucket] = {}
         self.bodies = Bodies()
+        self.vouched: set[int] = set()
+        """Stamps of objects that were found to fit each other; see ``ObjectZarr.vouch``."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bucket_at, (self.url,)

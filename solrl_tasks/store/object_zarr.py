@@ -2,7 +2,7 @@
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from solrl_tasks.store.bucket import Entry
 from solrl_tasks.store.object_path import ObjectPath
 
+_AHEAD_BYTES: Final = 64 * 1024 * 1024
 _pool: Final = ThreadPoolExecutor(8, thread_name_prefix="store-zarr")
 
 
@@ -19,8 +20,8 @@ class ObjectZarr(Store):  # type: ignore[misc]
     """The Zarr store below a place in a bucket.
 
     A value that is there with another content is replaced under a condition only, and after ``confirm``: a writer that
-    lost its lease unnoticed changes nothing. Where the caller holds the lease, one listing (``look``) tells for good
-    what is there, kept up to date by this object's own writes.
+    lost its lease unnoticed changes nothing. Where the caller holds the lease, one listing (``look``) tells what is
+    there for as long as this object is used, kept up to date by its own writes.
 
     Args:
         path: the root of the hierarchy.
@@ -42,7 +43,7 @@ class ObjectZarr(Store):  # type: ignore[misc]
         self._bodies: dict[str, bytes] = {}
 
     def look(self, part: str, bodies: bool) -> None:
-        """List a part (an array) of the hierarchy: until ``close_eyes`` no request is needed to know what is there.
+        """List a part (an array) of the hierarchy: no request is needed from then on to know what is there.
 
         Args:
             bodies: get its objects as well, side by side; those that are remembered from before cost no request.
@@ -54,20 +55,50 @@ class ObjectZarr(Store):  # type: ignore[misc]
             lacking = (entry for key, entry in self._listed[part].items() if key not in self._bodies)
             self._bodies.update(self._bucket.get_many(lacking))
 
-    def close_eyes(self) -> None:
-        """Forget all listings: others may write."""
-        self._listed.clear()
-        self._bodies.clear()
+    def ahead(self, keys: Iterable[str]) -> Iterator[str]:
+        """The same keys in order; the objects of the next ones are got side by side, a bounded amount at a time.
 
-    def stamp(self, keys: Iterable[str]) -> tuple[str, ...] | None:
-        """The tags of objects, as listed; None if one is not there, or its part was not listed."""
-        tags = []
+        Their part must have been listed.
+        """
+        batch: builtins.list[Entry | str] = []
+        size = 0
         for key in keys:
-            entry = self._listed.get(key.partition("/")[0], {}).get(self._key(key))
-            if entry is None:
-                return None
-            tags.append(entry.etag)
-        return tuple(tags)
+            entry = self._entry(key)
+            batch.append(entry or key)
+            size += entry.size if entry else 0
+            if size >= _AHEAD_BYTES:
+                yield from self._through(batch)
+                batch, size = [], 0
+        yield from self._through(batch)
+
+    def vouch(self, *keys: str) -> None:
+        """Remember that these objects were found to fit each other, as long as their tags are the same."""
+        stamp = self._stamp(keys)
+        if stamp is not None:
+            self._bucket.vouched.add(stamp)
+
+    def is_vouched(self, *keys: str) -> bool:
+        """Whether they were found to fit each other, by this process, and are unchanged by the listing."""
+        stamp = self._stamp(keys)
+        return stamp is not None and stamp in self._bucket.vouched
+
+    def _through(self, batch: "builtins.list[Entry | str]") -> Iterator[str]:
+        entries = [entry for entry in batch if isinstance(entry, Entry) and entry.key not in self._bodies]
+        got = self._bucket.get_many(entries)
+        self._bodies.update(got)
+        for entry in batch:
+            yield entry.key.removeprefix(f"{self.path.key}/") if isinstance(entry, Entry) else entry
+        for key in got:
+            self._bodies.pop(key, None)
+
+    def _stamp(self, keys: Iterable[str]) -> int | None:
+        entries = [self._entry(key) for key in keys]
+        if None in entries:
+            return None
+        return hash(tuple((entry.key, entry.etag) for entry in entries if entry is not None))
+
+    def _entry(self, key: str) -> Entry | None:
+        return self._listed.get(key.partition("/")[0], {}).get(self._key(key))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectZarr) and other.path == self.path
