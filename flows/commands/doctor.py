@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 from collections import Counter
+from pathlib import Path
 from typing import Final
 
 from flows.commands.options import Home, MlflowPort, PrefectPort
@@ -33,6 +34,7 @@ def doctor(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: Mlf
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     _versions()
     _engines()
+    _workers()
     _store(settings)
     _servers(settings, profile)
 
@@ -61,11 +63,37 @@ def _engines() -> None:
         say(f"  {name:<16} {'available' if availability.ok else 'not available'}: {availability.reason}")
 
 
+def _workers() -> None:
+    from solrl_tasks.workers.ray_cluster import answers, installed
+
+    version, address = installed(), os.environ.get("RAY_ADDRESS")
+    say("\nWorkers")
+    say(f"  ray           {version or 'not installed: `workers: ray` needs the extra ray'}")
+    if address and version:
+        state = "" if ":" not in address else " answers" if answers(address) else " does not answer"
+        say(f"  cluster       RAY_ADDRESS {address}{state}; runs with `workers: ray` use it")
+
+
 def _store(settings: Settings) -> None:
     say(f"\nStore {settings.store_root}")
-    if not (settings.store_root / "store.json").exists():
+    from solrl_tasks.store.errors import StoreError
+
+    try:
+        _store_contents(settings)
+    except StoreError as error:
+        say(f"  {error}")
+
+
+def _store_contents(settings: Settings) -> None:
+    from solrl_tasks.store.leases import lease_seconds
+
+    place = settings.store_root
+    if not (place / "store.json").exists():
         say("  nothing yet: `solrl demo` makes it")
         return
+    if not isinstance(place, Path):
+        place.bucket.require_conditions("store.json")
+        say(f"  bucket        at {place.bucket.endpoint}, with conditional writes; leases of {lease_seconds():.0f} s")
     from solrl_tasks.store.pool import describe_pools
     from solrl_tasks.store.root import Store
     from solrl_tasks.store.runs import list_runs

@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+from solrl_tasks.stages.filled import Filled
 from solrl_tasks.stages.jobs import PoolJob
-from solrl_tasks.stages.outcome import StageOutcome, failure_note
+from solrl_tasks.stages.outcome import StageOutcome, failure_note, shown_actors
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.thumbnails import make_thumbnails
 from solrl_tasks.store.blocks import Block
@@ -28,37 +29,37 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
         pool.ensure_columns(job.candidates)
         blocks = job.lacking(pool)
         total = job.count_blocks()
-        spent, failures, sampled = _fill(session, job, pool, blocks, total)
+        filled = _fill(session, job, pool, blocks, total)
     outcome = StageOutcome(
         stage=job.stage,
         state="Completed" if blocks else "Reused",
         ref=pool.ref(job.reward_ids(), job.candidates),
-        message=f"{what}: {len(blocks)} of {total} blocks computed",
+        message=f"{what}: {len(blocks)} of {total} blocks computed{shown_actors(filled.actors)}",
         seconds=time.perf_counter() - started,
-        device_seconds=spent,
+        device_seconds=filled.seconds,
         attributed_seconds=job.seconds(pool),
         details={
             "blocks_computed": len(blocks),
-            "blocks_sampled": sampled,
+            "blocks_sampled": filled.sampled,
             "blocks_reused": total - len(blocks),
-            "failures": list(failures[:20]),
+            "failures": list(filled.failures[:20]),
+            "actors": {**filled.actors},
             "pool": pool.key,
         },
     )
     session.reporter.stage_finished(job.step, outcome)
-    if failures:
-        session.reporter.note(failure_note(job.stage, failures))
+    if filled.failures:
+        session.reporter.note(failure_note(job.stage, filled.failures))
     return outcome
 
 
-def _fill(
-    session: Session, job: PoolJob, pool: Pool, blocks: Sequence[Block], total: int
-) -> tuple[float, list[str], int]:
+def _fill(session: Session, job: PoolJob, pool: Pool, blocks: Sequence[Block], total: int) -> Filled:
+    filled = Filled()
     if not blocks:
-        return 0.0, [], 0
+        return filled
     record = session.worker.site.environment()
     pool.admit(record, blocks)
-    spent, failures, sampled, done = 0.0, list[str](), 0, total - len(blocks)
+    done = total - len(blocks)
     session.reporter.progress(job.step, job.stage, done, total, "blocks")
     rollout = session.worker.rollout(job.rollout(session, blocks), _work(job, pool, blocks))
     with closing(rollout) as results:
@@ -70,12 +71,10 @@ def _fill(
             # Noted first: a block that a kill takes from between the two is done, and paid for, twice.
             session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
             pool.write(block, result.rewards, images, result.seconds, record, thumbnails, result.features)
-            spent += result.seconds
-            sampled += int(result.work.images is None)
-            failures += result.failures
+            filled.add(result)
             done += 1
             session.reporter.progress(job.step, job.stage, done, total, "blocks")
-    return spent, failures, sampled
+    return filled
 
 
 def _work(job: PoolJob, pool: Pool, blocks: Sequence[Block]) -> Iterator[Work]:

@@ -1,6 +1,6 @@
 """What a stage reports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -31,6 +31,13 @@ class StageOutcome(Frozen):
     device_seconds: float = 0.0
     attributed_seconds: float = 0.0
     details: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+def shown_actors(seconds: Mapping[str, float]) -> str:
+    """What several actors did of a stage, for the end of its message; nothing where there was one."""
+    if len(seconds) < 2:
+        return ""
+    return f"; {len(seconds)} actors busy {min(seconds.values()):.1f} to {max(seconds.values()):.1f} s"
 
 
 def failure_note(stage: str, failures: Sequence[str]) -> str:

@@ -6,8 +6,9 @@ from contextlib import closing
 
 import torch
 
+from solrl_tasks.stages.filled import Filled
 from solrl_tasks.stages.jobs import SamplesJob
-from solrl_tasks.stages.outcome import StageOutcome, failure_note
+from solrl_tasks.stages.outcome import StageOutcome, failure_note, shown_actors
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.samples import Samples
@@ -24,29 +25,33 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
     session.run.note_ref(job.step, f"{job.stage}_begun", samples.place())
     with samples.lock(f"run {session.run.run_id}"):
         blocks = samples.missing(job.reward_ids(), images=job.images)
-        spent, failures = _fill(session, job, samples, blocks)
+        filled = _fill(session, job, samples, blocks)
     outcome = StageOutcome(
         stage=job.stage,
         state="Completed" if blocks else "Reused",
         ref=samples.ref(job.reward_ids()),
-        message=f"{what}: {len(blocks)} blocks computed",
+        message=f"{what}: {len(blocks)} blocks computed{shown_actors(filled.actors)}",
         seconds=time.perf_counter() - started,
-        device_seconds=spent,
+        device_seconds=filled.seconds,
         attributed_seconds=samples.seconds(job.reward_ids()),
-        details={"blocks_computed": len(blocks), "failures": list(failures[:20])},
+        details={
+            "blocks_computed": len(blocks),
+            "failures": list(filled.failures[:20]),
+            "actors": {**filled.actors},
+        },
     )
     session.reporter.stage_finished(job.step, outcome)
-    if failures:
-        session.reporter.note(failure_note(job.stage, failures))
+    if filled.failures:
+        session.reporter.note(failure_note(job.stage, filled.failures))
     return outcome
 
 
-def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[Block]) -> tuple[float, list[str]]:
+def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[Block]) -> Filled:
+    filled = Filled()
     if not blocks:
-        return 0.0, []
+        return filled
     record = session.worker.site.environment()
     samples.admit(record, blocks)
-    spent, failures = 0.0, list[str]()
     rollout = session.worker.rollout(job.rollout(session, blocks), _work(job, samples, blocks))
     with closing(rollout) as results:
         for done, result in enumerate(results, start=1):
@@ -58,10 +63,9 @@ def _fill(session: Session, job: SamplesJob, samples: Samples, blocks: Sequence[
             paths = result.paths.numpy() if samples.states and result.paths is not None else None
             session.run.journal.append({"iteration": job.step, "stage": job.stage, "seconds": result.seconds})
             samples.write(block, latents, result.rewards, images, result.seconds, record, paths)
-            spent += result.seconds
-            failures += result.failures
+            filled.add(result)
             session.reporter.progress(job.step, job.stage, done, len(blocks), "blocks")
-    return spent, failures
+    return filled
 
 
 def _work(job: SamplesJob, samples: Samples, blocks: Sequence[Block]) -> Iterator[Work]:

@@ -15,7 +15,7 @@ from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import candidate_seed
 from solrl_tasks.sampling.sde.walk import window_starts
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
-from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.stages.outcome import StageOutcome, shown_actors
 from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sample_scores
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
@@ -24,7 +24,7 @@ from solrl_tasks.store.places import Lock
 from solrl_tasks.store.policies import find_policy, load_policy
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples
-from solrl_tasks.workers.jobs import Paths, TrainJob
+from solrl_tasks.workers.jobs import Paths, TrainJob, TrainResult
 from solrl_tasks.workers.policies import load_state, save_state
 
 
@@ -65,24 +65,26 @@ def update(session: Session, job: UpdateJob) -> StageOutcome:
     session.reporter.stage_started(job.step, "update", session.recipe.update.objective.name)
     samples = job.samples.open(session)
     spec = _spec(session, job, samples)
-    ref, spent = find_policy(session.store, spec), None
+    trained: TrainResult | None = None
+    ref = find_policy(session.store, spec)
     if ref is None:
         with _alone(session, job, spec):
             # Another run with the same data and recipe may have trained it meanwhile.
             ref = find_policy(session.store, spec)
             if ref is None:
-                ref, spent = _train(session, job, samples, spec)
+                ref, trained = _train(session, job, samples, spec)
     stored = load_policy(session.store, ref)
     meta = stored.meta
     outcome = StageOutcome(
         stage="update",
-        state="Reused" if spent is None else "Completed",
+        state="Reused" if trained is None else "Completed",
         ref=ref,
-        message=f"optimizer step {meta['optimizer_step']}, loss {meta['metrics']['train/loss']:.4f}",
+        message=f"optimizer step {meta['optimizer_step']}, loss {meta['metrics']['train/loss']:.4f}"
+        + shown_actors(trained.actors if trained else {}),
         seconds=time.perf_counter() - started,
-        device_seconds=spent or 0.0,
+        device_seconds=trained.seconds if trained else 0.0,
         attributed_seconds=stored.making["seconds"],
-        details={"metrics": meta["metrics"]},
+        details={"metrics": meta["metrics"], "actors": {**trained.actors} if trained else {}},
     )
     session.reporter.stage_finished(job.step, outcome)
     return outcome
@@ -102,7 +104,7 @@ def _spec(session: Session, job: UpdateJob, samples: Samples) -> dict[str, objec
     return policy_spec(session, job.parent, samples.digest(ids), pool_digest, job.step)
 
 
-def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, object]) -> tuple[Ref, float]:
+def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, object]) -> tuple[Ref, TrainResult]:
     learned = _advantages(session, job, samples)
     train_job = _train_job(session, job, samples, learned)
     parent = load_state(session.store, job.parent)
@@ -113,7 +115,7 @@ def _train(session: Session, job: UpdateJob, samples: Samples, spec: dict[str, o
         "train/advantage_abs": float(np.nanmean(np.abs(learned.values))),
         "select/invalid_samples": float(learned.excluded),
     }
-    return save_state(session.store, spec, state, metrics, result.seconds), result.seconds
+    return save_state(session.store, spec, state, metrics, result.seconds), result
 
 
 def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantages:

@@ -93,7 +93,7 @@ class DeviceActor:
         self._site = LocalSite(default_device())
         folder = Path(cache) if cache is not None and Path(cache).parent.is_dir() else None
         self._device: Device | None = None
-        self._make = lambda: Device(model, self._site.device, folder)
+        self._model, self._cache = model, folder
         self._loras: deque[LoraState] = deque(maxlen=2)
         self._group: Group | None = None
         self._store: Any = None
@@ -220,7 +220,7 @@ class DeviceActor:
 
     def _held(self) -> Device:
         if self._device is None:
-            self._device = self._make()
+            self._device = Device(self._model, self._site.device, self._cache)
         return self._device
 
     def _work(self, threads: int) -> None:

@@ -65,7 +65,7 @@ class Cluster:
         Raises:
             ClusterLostError: its control service did not for ``GRACE`` seconds.
         """
-        if self._answers():
+        if answers(self.address):
             self._unreachable = None
             return
         now = time.monotonic()
@@ -101,14 +101,6 @@ class Cluster:
         import ray
 
         return dict(ray.cluster_resources())
-
-    def _answers(self) -> bool:
-        host, _, port = self.address.rpartition(":")
-        try:
-            with socket.create_connection((host, int(port)), timeout=_PROBE):
-                return True
-        except OSError:
-            return False
 
 
 @contextmanager
@@ -146,6 +138,16 @@ def installed() -> str | None:
         return None
 
 
+def answers(address: str) -> bool:
+    """Whether something listens at the address of a cluster, host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
 def _ray() -> Any:
     try:
         import ray
@@ -162,17 +164,18 @@ def _settings(local: bool) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # Longer than GRACE: Ray itself would end this process, without a word to the run.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
-        "RAY_LOGGING_CONFIG_ENCODING": "",
     }
     if local:
-        # Whoever else is on this machine or its network must not speak to the cluster.
-        settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
-    return {name: value for name, value in settings.items() if value}
+        # A cluster of one's own asks everyone for a token: who else is on this machine or its network is kept out.
+        # Its processes are what the machine is there for, which Ray would give the lowest priority.
+        settings |= {"RAY_AUTH_TOKEN": _TOKEN, "RAY_worker_niceness": "0"}
+    return settings
 
 
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in settings}
+    # Ray sets the last one by itself.
+    before = {name: os.environ.get(name) for name in (*settings, "RAY_AUTH_MODE")}
     os.environ.update(settings)
     try:
         yield
