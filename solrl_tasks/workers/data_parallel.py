@@ -12,6 +12,7 @@ from torch import Tensor
 PATIENCE: Final = timedelta(hours=2)
 """For which a rank waits for the others: who dies is noticed elsewhere, much sooner."""
 LOOPBACK: Final = "127.0.0.1"
+_CHOSEN: Final[set[str]] = set()
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class Group:
         distributed: Any = importlib.import_module("torch.distributed")
         self.seat = seat
         self._distributed = distributed
-        settings = {"NCCL_NVLS_ENABLE": "0"}  # Multicast is not to be had in every container, and wins nothing here.
-        if seat.host == LOOPBACK:
-            settings |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        for name, value in settings.items():
-            os.environ.setdefault(name, value)
+        # Multicast is not to be had in every container, and wins nothing here. Who is dead is noticed elsewhere: torch
+        # is not to end the process over it.
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        _choose_interface(seat.host == LOOPBACK)
         if store is None:
             store = distributed.TCPStore(seat.host, seat.port, seat.world, False, timeout=PATIENCE)
         distributed.init_process_group(
@@ -77,15 +78,24 @@ class Group:
 
     def abandon(self) -> None:
         """Give up what waits for the others, in whatever thread it waits; the group is good for nothing afterwards."""
-        inner: Any = self._distributed.distributed_c10d
         if not self._distributed.is_initialized():
             return
-        # Waits for nobody, as destroying alone would on CUDA.
-        abort = getattr(inner, "_abort_process_group", None)
-        if abort is not None:
-            abort()
+        if self._distributed.get_backend() == "nccl":
+            # Destroying alone would wait for the others.
+            self._distributed.distributed_c10d._abort_process_group()
         if self._distributed.is_initialized():
             self._distributed.destroy_process_group()
+
+
+def _choose_interface(local: bool) -> None:
+    """Ranks of one machine meet on its loopback, unless the user has named an interface."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if local and name not in os.environ:
+            os.environ[name] = "lo"
+            _CHOSEN.add(name)
+        elif not local and name in _CHOSEN:
+            del os.environ[name]
+            _CHOSEN.remove(name)
 
 
 def open_store(world: int, local: bool, host: str) -> tuple[Any, str, int]:

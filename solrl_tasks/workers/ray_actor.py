@@ -105,6 +105,7 @@ class DeviceActor:
         return {
             "pid": os.getpid(),
             "node": os.uname().nodename,
+            "node_id": _node_id(),
             "device": str(self._site.device),
             "hardware": self._site.hardware,
             "total_memory": self._site.total_memory,
@@ -263,3 +264,9 @@ class DeviceActor:
             else:
                 other = RuntimeError("a rollout was begun while another is open on this actor")
                 asked.answer.set_exception(other)
+
+
+def _node_id() -> str:
+    from ray import get_runtime_context
+
+    return str(get_runtime_context().get_node_id())

@@ -44,6 +44,7 @@ class Cluster:
     address: str
     local: bool
     _unreachable: float | None = field(default=None, repr=False)
+    _looked: float = field(default=float("-inf"), repr=False)
 
     def wait(self, refs: Sequence[Any], seconds: float = TICK) -> list[Any]:
         """Those of some references that are there, after a look at the cluster.
@@ -65,10 +66,13 @@ class Cluster:
         Raises:
             ClusterLostError: its control service did not for ``GRACE`` seconds.
         """
+        now = time.monotonic()
+        if now - self._looked < TICK:
+            return
+        self._looked = now
         if answers(self.address):
             self._unreachable = None
             return
-        now = time.monotonic()
         self._unreachable = self._unreachable or now
         if now - self._unreachable > GRACE:
             raise self.lost(f"its control service has not answered for {GRACE:.0f} s")

@@ -188,15 +188,9 @@ class Crew:
             return
         self.actors.remove(actor)
         self.generation += 1
+        # It may be alive, and out of reach.
+        self._dismiss(actor)
         self._mourn(actor, reason(error))
-
-    def replace(self, actor: Actor) -> None:
-        """Send away an actor that does not answer any more through no fault of its own."""
-        if actor in self.actors:
-            self.actors.remove(actor)
-            self.generation += 1
-            self._dismiss(actor)
-            self._hire()
 
     def leave(self) -> None:
         """Send everyone away."""

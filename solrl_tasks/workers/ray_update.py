@@ -11,6 +11,7 @@ from solrl_tasks.workers.state import PolicyState
 from solrl_tasks.workers.tally import Tally
 from solrl_tasks.workers.transport import unpack_state
 
+LEARN_SECONDS: Final = 2.0
 ABANDON_SECONDS: Final = 30.0
 """After which an actor that waits for a dead one is ended."""
 
@@ -54,9 +55,8 @@ def _attempt(crew: Crew, actors: list[Actor], job: Any, policy: Any) -> list[Tra
                 _abandon(crew, flight)
                 return None
             except Exception as error:
-                dead = _abandon(crew, flight)
-                if dead:
-                    # It is the others that the death of one is told first.
+                if _abandon(crew, flight):
+                    # Those who waited for a dead one may be the first to say so.
                     return None
                 raise error from None
     return [parts[actor.name] for actor in actors]
@@ -65,7 +65,7 @@ def _attempt(crew: Crew, actors: list[Actor], job: Any, policy: Any) -> list[Tra
 def _seats(crew: Crew, actors: list[Actor]) -> list[Seat | None]:
     if len(actors) == 1:
         return [None]
-    local = len({actor.facts["node"] for actor in actors}) == 1
+    local = len({actor.facts["node_id"] for actor in actors}) == 1
     if crew.seats is None or crew.seats[0] != crew.generation:
         first = actors[0].handle
         host, port = answered(crew.cluster, first.begin_group.remote(len(actors), local))
@@ -75,11 +75,14 @@ def _seats(crew: Crew, actors: list[Actor]) -> list[Seat | None]:
 
 
 def _abandon(crew: Crew, flight: dict[Any, Actor]) -> bool:
-    """End what the others of a broken update wait for; whether one of them is dead."""
+    """End what the others of a broken update wait for; whether one of them is gone."""
     import ray
 
     crew.seats = None
-    dead = False
+    gone = False
+    if flight:
+        # Between CPUs a rank learns of a dead one by itself, and is best left to it.
+        ray.wait(list(flight), num_returns=len(flight), timeout=LEARN_SECONDS)
     asked = {actor.handle.abandon.remote(): actor for actor in crew.actors}
     refs = [*flight, *asked]
     ready, late = ray.wait(refs, num_returns=len(refs), timeout=ABANDON_SECONDS)
@@ -88,14 +91,15 @@ def _abandon(crew: Crew, flight: dict[Any, Actor]) -> bool:
         try:
             ray.get(ref)
         except ray.exceptions.RayActorError as error:
-            dead = True
+            gone = True
             crew.died(actor, error)
         except ray.exceptions.RayTaskError:
             # What broke off because of the death is no news.
             continue
     for ref in late:
-        crew.replace(flight.get(ref) or asked[ref])
-    return dead
+        silent = WorkersError(f"it did not answer for {ABANDON_SECONDS:.0f} s after an update broke off")
+        crew.died(flight.get(ref) or asked[ref], silent)
+    return gone or bool(late)
 
 
 def _joined(actors: list[Actor], parts: list[Trained]) -> tuple[PolicyState, TrainResult]:
