@@ -12,7 +12,7 @@ from solrl_tasks.store.runs import view_run
 from solrl_tasks.tracking.summary import Summary
 
 
-def run_contents(root: Path, run_id: str) -> dict[str, object]:
+def run_contents(root: Path | str, run_id: str) -> dict[str, object]:
     """Everything of a run that exact resume must reproduce: digests of every object, and metrics without costs."""
     store = Store.open(root, create=False)
     contents: dict[str, object] = {}

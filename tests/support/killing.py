@@ -4,7 +4,7 @@ A child is forked from a server that has imported everything, so that a run cost
 *events* are all that a kill could fall between:
 
 * what makes a result durable: ``os.replace``, ``os.rename``, ``os.link`` and ``os.fsync``. Zarr's chunks end in
-  ``os.replace`` as our own files do;
+  ``os.replace`` as our own files do. Of a store in a bucket every ``put``, ``delete`` and ``copy``;
 * what computes: every transformer forward, decode, score and optimizer step;
 * ``begin`` and ``end`` of every stage.
 
@@ -38,6 +38,8 @@ from pathlib import Path
 from typing import Any
 
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.store.bucket import Bucket
+from solrl_tasks.store.places import place_of
 from tests.support.contents import run_contents
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -86,11 +88,15 @@ class Attempt:
 class Child:
     """A run in a process of its own, started on creation."""
 
-    def __init__(self, root: Path, run_id: str, recipe: Recipe, kill: Kill | None = None, pause: float = 0.0) -> None:
-        handle, name = tempfile.mkstemp(prefix=f"{run_id}-", suffix=".events", dir=root.parent)
+    def __init__(
+        self, root: Path | str, run_id: str, recipe: Recipe, kill: Kill | None = None, pause: float = 0.0
+    ) -> None:
+        folder = root.parent if isinstance(root, Path) else None
+        handle, name = tempfile.mkstemp(prefix=f"{run_id}-", suffix=".events", dir=folder)
         os.close(handle)
         self._report = Path(name)
-        self._process = CONTEXT.Process(target=_child, args=(root, run_id, recipe.model_dump_json(), kill, pause, name))
+        arguments = (root, run_id, recipe.model_dump_json(), kill, pause, name, _environment())
+        self._process = CONTEXT.Process(target=_child, args=arguments)
         self._process.start()
 
     def seen(self, pattern: str) -> bool:
@@ -133,7 +139,7 @@ class Child:
         return attempt
 
 
-def run_child(root: Path, run_id: str, recipe: Recipe, kill: Kill | None = None) -> Attempt:
+def run_child(root: Path | str, run_id: str, recipe: Recipe, kill: Kill | None = None) -> Attempt:
     """Run to the end or to the kill.
 
     Raises:
@@ -149,9 +155,10 @@ def leftovers(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.suffix in (".tmp", ".partial")]
 
 
-def check_kill_left_no_damage(root: Path, attempt: Attempt) -> None:
+def check_kill_left_no_damage(root: Path | str, attempt: Attempt) -> None:
     """A kill leaves something undone; nothing that it leaves may look like damage."""
-    assert not (root / "quarantine").exists(), sorted((root / "quarantine").iterdir())
+    aside = place_of(root) / "quarantine"
+    assert not aside.exists(), list(aside.iterdir())
     assert not [text for text in attempt.warnings if "moved to" in text or "damage" in text or "do not fit" in text]
 
 
@@ -210,7 +217,21 @@ def random_kills(
     return fallen
 
 
-def _child(root: Path, run_id: str, recipe: str, kill: Kill | None, pause: float, report: str) -> None:
+def _environment() -> dict[str, str]:
+    """What a child needs of this process's environment: that of the fork server is older."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "SOLRL_"))}
+
+
+def _child(
+    root: Path | str,
+    run_id: str,
+    recipe: str,
+    kill: Kill | None,
+    pause: float,
+    report: str,
+    environment: dict[str, str],
+) -> None:
+    os.environ.update(environment)
     import torch
 
     from solrl_tasks.stages.iteration import run_all
@@ -230,7 +251,7 @@ def _child(root: Path, run_id: str, recipe: str, kill: Kill | None, pause: float
 class _Recorder(logging.Handler):
     """Writes down every event, and kills at one."""
 
-    def __init__(self, root: Path, kill: Kill | None, pause: float, report: str) -> None:
+    def __init__(self, root: Path | str, kill: Kill | None, pause: float, report: str) -> None:
         super().__init__(logging.WARNING)
         self._root = root
         self._kill = kill
@@ -251,6 +272,7 @@ class _Recorder(logging.Handler):
 
         for name in ("replace", "rename", "link", "fsync"):
             setattr(os, name, self._wrapped(getattr(os, name), self._describe(name)))
+        Bucket._send = self._wrapped(Bucket._send, _describe_request)
         for name in ("velocity", "decode"):
             what = "forward" if name == "velocity" else name
             setattr(Flux, name, self._wrapped(getattr(Flux, name), lambda *_, what=what: what))
@@ -303,7 +325,10 @@ class _Recorder(logging.Handler):
 
     def _wrapped(self, call: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            with self._event(name(*args)):
+            label = name(*args)
+            if not label:
+                return call(*args, **kwargs)
+            with self._event(label):
                 return call(*args, **kwargs)
 
         return recorded
@@ -317,6 +342,14 @@ class _Recorder(logging.Handler):
             return f"{name} {place}"
 
         return described
+
+
+def _describe_request(_: Bucket, verb: str, key: str, *rest: Any) -> str:
+    if verb not in ("put", "delete", "copy"):
+        return ""
+    place = re.sub(r"\d{20}-[0-9a-f]{16}", "ENTRY", key)
+    place = re.sub(r"[0-9a-f]{32}", "TOKEN", place)
+    return f"{verb} {re.sub(r'[0-9a-f]{24}', 'KEY', place)}"
 
 
 def _die() -> None:

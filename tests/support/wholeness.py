@@ -17,7 +17,7 @@ from solrl_tasks.store.samples import Samples
 from solrl_tasks.store.selections import load_selection
 
 
-def check_whole(root: Path, run_id: str, recipe: Recipe) -> None:
+def check_whole(root: Path | str, run_id: str, recipe: Recipe) -> None:
     """Every object of every committed step is there and holds what its reference says, and references are noted.
 
     Raises:
