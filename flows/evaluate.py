@@ -9,7 +9,18 @@ from pydantic.json_schema import SkipJsonSchema
 
 from flows.errors import is_for_people
 from flows.evaluating import Asked, evaluate_policy
-from flows.parameters import RUN_ID_PATTERN, Guidance, GuidanceScale, Iteration, Prompts, RunId, Steps
+from flows.parameters import (
+    RUN_ID_PATTERN,
+    Actors,
+    Guidance,
+    GuidanceScale,
+    Iteration,
+    Prompts,
+    RayAddress,
+    RunId,
+    Steps,
+    Workers,
+)
 from flows.presence import present
 from flows.reporting import current_reporter
 from flows.settings import Settings
@@ -43,6 +54,9 @@ def evaluate(
     against_iteration: Iteration = None,
     against_role: Role = "ema",
     config: Text = None,
+    workers: Workers = None,
+    actors: Actors = None,
+    ray_address: RayAddress = None,
 ) -> Any:
     """Score a run's policy on held-out prompts, and compare it pair by pair with the untrained model or another run's.
 
@@ -63,6 +77,9 @@ def evaluate(
         against_iteration: which iteration of that run, the last committed one if left out.
         against_role: which role of that policy.
         config: the run's recipe file, where prompts are files named from the recipe's folder.
+        workers: who computes, one device in the process of the flow (inline) or actors of a Ray cluster (ray).
+        actors: processes of one device each, under ray.
+        ray_address: cluster to use instead of one that is started for the evaluation, under ray.
     """
     from solrl_tasks.stages.tasks import call_as_task
 
@@ -81,6 +98,9 @@ def evaluate(
         against_iteration=against_iteration,
         against_role=against_role,
         config=config,
+        workers=workers,
+        actors=actors,
+        ray_address=ray_address,
     )
     settings = Settings.read()
     try:

@@ -29,6 +29,7 @@ class Asked:
         heldout: other prompts, as ``prompts.heldout`` of a recipe names them.
         against: run whose policy it is compared with; None is the untrained model.
         config: the run's recipe file, where its prompts are files named from the recipe's folder.
+        workers, actors, ray_address: who computes; see ``workers`` of a recipe. None is one device in this process.
     """
 
     run_id: str
@@ -45,6 +46,9 @@ class Asked:
     against_iteration: int | None = None
     against_role: "Role" = "ema"
     config: str | None = None
+    workers: str | None = None
+    actors: int | None = None
+    ray_address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,4 +127,7 @@ def _fields(asked: Asked, base: Path) -> dict[str, Any]:
         "evaluate.guidance": asked.guidance,
         "evaluate.guidance_scale": asked.guidance_scale,
         "prompts.heldout": asked.heldout,
+        "workers.kind": asked.workers,
+        "workers.actors": asked.actors,
+        "workers.address": asked.ray_address,
     }

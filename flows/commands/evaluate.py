@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Home, MlflowPort
+from flows.commands.options import Actors, AsJson, Home, MlflowPort, RayAddress, Workers
 from flows.console import console, make_table, say
 from flows.settings import Settings
 
@@ -44,6 +44,9 @@ def evaluate(
     config: Annotated[
         str | None, typer.Option(help="The run's recipe file, if its prompts are named from its folder.")
     ] = None,
+    workers: Workers = None,
+    actors: Actors = None,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
     home: Home = None,
     mlflow_port: MlflowPort = None,
@@ -70,6 +73,9 @@ def evaluate(
         against_iteration=against_iteration,
         against_role=against_role.value,
         config=config,
+        workers=workers,
+        actors=actors,
+        ray_address=ray_address,
     )
     if as_json:
         evaluated = evaluate_policy(settings, asked, SilentReporter())

@@ -17,4 +17,7 @@ MlflowPort = Annotated[
     int | None,
     typer.Option("--mlflow-port", help="Port of the MLflow server.  [SOLRL_MLFLOW_PORT; default: 5000]"),
 ]
+Workers = Annotated[str | None, typer.Option("--workers", help="Who computes: inline or ray.")]
+Actors = Annotated[int | None, typer.Option("--actors", min=1, help="Processes of one device each, with ray.")]
+RayAddress = Annotated[str | None, typer.Option("--ray-address", help="Ray cluster to use: host:port or auto.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.demo import run_here
-from flows.commands.options import Home, MlflowPort, PrefectPort
+from flows.commands.options import Actors, Home, MlflowPort, PrefectPort, RayAddress, Workers
 from flows.errors import UserError
 from flows.settings import Settings
 
@@ -17,15 +17,9 @@ def train(
     iterations: Annotated[
         int | None, typer.Option("--iterations", min=1, help="How many in all.  [default: the recipe's]")
     ] = None,
-    workers: Annotated[
-        str | None, typer.Option("--workers", help="Who computes: inline or ray.  [default: the recipe's]")
-    ] = None,
-    actors: Annotated[
-        int | None, typer.Option("--actors", min=1, help="Processes of one device each, with ray.")
-    ] = None,
-    ray_address: Annotated[
-        str | None, typer.Option("--ray-address", help="Ray cluster to use, host:port or auto.")
-    ] = None,
+    workers: Workers = None,
+    actors: Actors = None,
+    ray_address: RayAddress = None,
     home: Home = None,
     prefect_port: PrefectPort = None,
     mlflow_port: MlflowPort = None,

@@ -80,7 +80,9 @@ def evaluation_recipe(config: Mapping[str, Any], asked: Mapping[str, Any], rewar
         "evaluate.rewards": watched,
         "evaluate.sampling.chunk": _fitting(spec.sampling.chunk, spec.seeds),
     }
-    return parse_recipe(recipe.model_dump(mode="json"), overrides, "the run's recipe")
+    made = parse_recipe(recipe.model_dump(mode="json"), overrides, "the run's recipe")
+    # Who computes stands in no dump: it changes no result.
+    return made.model_copy(update={"workers": recipe.workers})
 
 
 def _fitting(chunk: int | str, seeds: int) -> int | str:
