@@ -11,6 +11,7 @@ from flows.ablation import ablation
 from flows.controls import controls
 from flows.evaluate import evaluate
 from flows.rank_fidelity import rank_fidelity
+from flows.theory import theory
 from flows.train import train
 
 DEPLOYMENTS: Final[dict[str, Any]] = {
@@ -19,6 +20,7 @@ DEPLOYMENTS: Final[dict[str, Any]] = {
     "solrl-evaluate/default": evaluate,
     "solrl-controls/default": controls,
     "solrl-ablation/default": ablation,
+    "solrl-theory/default": theory,
 }
 """Flows by the names that Prefect's command line takes."""
 DESCRIPTION: Final = ("title", "description", "position")

@@ -4,6 +4,7 @@ import typer
 
 from flows.commands.study_arms import ablation, controls
 from flows.commands.study_ranks import rank_fidelity
+from flows.commands.study_theory import cost_split, theory
 
 app = typer.Typer(help="Ask a question of pools and runs; what is there already is not paid for again.")
 
@@ -16,3 +17,5 @@ def study() -> None:
 app.command()(rank_fidelity)
 app.command()(controls)
 app.command()(ablation)
+app.command()(theory)
+app.command()(cost_split)

@@ -16,6 +16,7 @@ from solrl_tasks.analysis.estimates import Estimate
 from solrl_tasks.analysis.order_statistics import (
     gaussian_contrast,
     gaussian_kept_spread,
+    proxy_spread,
     subset_contrast,
     subset_square,
 )
@@ -36,10 +37,6 @@ REPLICATES: Final = 2000
 _SUBSET: Final[dict[Measure, Callable[[Floats, Floats, int, int], float]]] = {
     "contrast": subset_contrast,
     "spread": subset_square,
-}
-_GAUSSIAN: Final[dict[Measure, Callable[[int, int], float]]] = {
-    "contrast": gaussian_contrast,
-    "spread": gaussian_kept_spread,
 }
 
 
@@ -263,27 +260,35 @@ def find_stop(curve: GainCurve, prices: Prices, rule: Rule, seed: int = 0) -> St
     )
 
 
-def gaussian_stop(prices: Prices, measure: Measure = "contrast", threshold: float = 1.0, most: int = FARTHEST) -> int:
-    """The n at which exploring stops to pay for Gaussian rewards, from the prices alone.
+def gaussian_stop(
+    prices: Prices, measure: Measure = "contrast", threshold: float = 1.0, rho: float = 1.0, most: int = FARTHEST
+) -> int:
+    """The n at which exploring stops to pay for Gaussian rewards and a proxy that is jointly Gaussian with them.
 
-    sigma, and for the contrast the correlation of proxy and truth too, scale the whole curve and cancel: only K and
-    ``prices.ratio`` count. It answers beyond the candidates of any pool.
+    It answers beyond the candidates of any pool. sigma scales the whole curve and cancels, as does ``rho`` in the
+    contrast, so that there only K and ``prices.ratio`` count; of the spread, ``rho`` decides how much can be gained.
 
     Args:
         threshold: elasticity to stop at; 1 is the best gain for its cost.
+        rho: correlation of proxy and truth.
         most: where the search ends.
     """
     candidates = counts_between(prices.keep, most)
-    position = _gaussian_position(candidates, prices, measure, threshold)
+    position = _gaussian_position(candidates, prices, measure, threshold, rho)
     near = candidates[max(position - 1, 0)], candidates[min(position + 1, len(candidates) - 1)]
     if near[1] - near[0] > 2:
         candidates = np.unique(np.linspace(near[0], near[1], DENSE).astype(np.int64))
-        position = _gaussian_position(candidates, prices, measure, threshold)
+        position = _gaussian_position(candidates, prices, measure, threshold, rho)
     return int(candidates[position])
 
 
-def _gaussian_position(candidates: NDArray[np.int64], prices: Prices, measure: Measure, threshold: float) -> int:
-    values = np.array([_GAUSSIAN[measure](int(n), prices.keep) for n in candidates])
+def _gaussian_position(
+    candidates: NDArray[np.int64], prices: Prices, measure: Measure, threshold: float, rho: float
+) -> int:
+    if measure == "contrast":
+        values = np.array([gaussian_contrast(int(n), prices.keep) for n in candidates])
+    else:
+        values = np.array([proxy_spread(rho, gaussian_kept_spread(int(n), prices.keep)) for n in candidates])
     return int(last_above(values, candidates, prices, threshold))
 
 

@@ -172,6 +172,14 @@ def test_the_gaussian_stop_is_the_best_of_every_number():
     assert gaussian_stop(prices) == 24 + int(np.argmax(ratios))
 
 
+def test_a_poorer_proxy_has_less_spread_to_gain_and_the_same_contrast_for_its_cost():
+    prices = Prices(0.1, 0.5, 0.5, 24)
+    assert len({gaussian_stop(prices, "contrast", rho=rho) for rho in (0.2, 0.6, 1.0)}) == 1
+    stops = [gaussian_stop(prices, "spread", rho=rho) for rho in (0.0, 0.3, 0.6, 1.0)]
+    assert stops == sorted(stops)
+    assert stops[0] == 24 < stops[-1]
+
+
 def test_a_gaussian_pool_stops_where_a_gaussian_does():
     """The correlation of the proxy scales the curve and changes no answer."""
     prices = Prices(0.5, 1.0, 1.0, 8)

@@ -1,0 +1,70 @@
+"""The study of what candidates gain, as a flow and on the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.errors import UserError
+from flows.gains import Asked, plan_gains, study_gains
+from flows.settings import Settings
+from flows.theory import theory
+from solrl_tasks.reports.stored import has_report, read_report
+from solrl_tasks.stages.reporter import SilentReporter
+from solrl_tasks.store.root import Store
+from tests.flows.conftest import Finished, Said
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("SOLRL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return Settings.read()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect_server")
+def test_the_flow_answers_and_is_paid_for_once(settings: Settings, micro_config: Path):
+    asked = {"prompts": 2, "config": str(micro_config), "update_seconds": 0.01}
+    planned = theory(**asked, plan=True)
+    assert (planned["missing"], planned["blocks"]) == (8, 8)
+    first, again = theory(**asked), theory(**asked)
+    assert (first["computed"], again["computed"]) == (8, 0)
+    assert first["metrics"] == again["metrics"]
+    assert first["run_id"] == again["run_id"]
+    assert has_report(Store(settings.store_root), first["run_id"])
+    assert theory(**asked, plan=True)["missing"] == 0
+    refused = theory(**{**asked, "prompts": 99}, return_state=True)
+    assert "prompts is 99" in str(refused.message)
+
+
+def test_a_finished_run_is_read_without_computing(solrl: Callable[..., Said], finished: Finished):
+    said = solrl("study", "theory", "--run", finished.run_id, "--home", str(finished.home), "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert (found["computed"], found["keep"], found["candidates"]) == (0, 4, 8)
+    page = read_report(Store(finished.home / "store"), found["run_id"]).page
+    assert "audited groups" in page.summary
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"explored": "abcd"}, "give both keys"),
+        ({"run": "x", "explored": "abcd", "reference": "abce"}, "a run, or two pools"),
+        ({"run": "x", "prompts": 3, "config": "y"}, "prompts, config: nothing is sampled where run is given"),
+        ({"reward": "scene"}, "name explored and reference"),
+        ({"run": "x", "keep": 4}, "kept its own number"),
+        ({"run": "x", "prices_from": "y"}, "prices of its own"),
+    ],
+)
+def test_questions_that_contradict_themselves_are_refused(settings: Settings, asked: dict[str, object], words: str):
+    for ask in (plan_gains, lambda s, a: study_gains(s, a, SilentReporter())):
+        with pytest.raises(UserError, match=words):
+            ask(settings, Asked(**asked))  # type: ignore[arg-type]
+
+
+def test_a_question_is_asked_again_by_its_command():
+    asked = Asked(prompts=2, steps=4, config="my recipe.yaml", explore_seconds=0.5)
+    assert asked.command() == "solrl study theory --prompts 2 --steps 4 --config 'my recipe.yaml' --explore-seconds 0.5"
