@@ -99,6 +99,32 @@ def test_artifacts_stand_beside_the_iteration(settings: Settings, micro_config: 
     assert keys >= {"art-iteration", "art-stages", "art-iterations"}
 
 
+def test_a_run_ends_with_its_report(settings: Settings, micro_config: Path):
+    state = run(run_id="told", config=str(micro_config), iterations=1)
+    assert "<h1>Run told</h1>" in Path(state.result()["report"]).read_text("utf-8")
+    with get_client(sync_client=True) as client:
+        mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
+        artifacts = {artifact.key: artifact.data for artifact in client.read_artifacts(artifact_filter=mine)}
+    assert str(artifacts["told-report"]).startswith("# Run told")
+    with connect(settings.mlflow.url) as client:
+        (shown,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+        assert "report/report.html" in {entry.path for entry in client.list_artifacts(shown.info.run_id, "report")}
+
+
+def test_a_report_that_cannot_be_drawn_fails_no_run(
+    settings: Settings, micro_config: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def dry(record: object) -> None:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr("flows.report.training_page", dry)
+    state = run(run_id="dry", config=str(micro_config), iterations=1)
+    assert state.is_completed(), state.message
+    assert state.result()["report"] == ""
+    assert not (settings.store_root / "runs" / "dry" / "report").exists()
+    assert mlflow_points(settings)
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
