@@ -77,7 +77,7 @@ class RunView:
 
     def summaries(self) -> dict[int, dict[str, Any]]:
         """All committed summaries by iteration, in order, verified; damaged ones are left out."""
-        found = {number: self.summary(number) for number in self._numbers()}
+        found = {number: self.summary(number) for number in self.iterations()}
         return {number: summary for number, summary in found.items() if summary is not None}
 
     def refs(self, iteration: int) -> dict[str, Ref]:
@@ -94,7 +94,8 @@ class RunView:
         except (ValidationError, ValueError, TypeError) as error:
             raise DamagedError(path, f"it holds no references ({error})") from error
 
-    def _numbers(self) -> list[int]:
+    def iterations(self) -> list[int]:
+        """Numbers of the iterations that have a folder, committed or not."""
         folders = (self.path / "iterations").glob("[0-9]*")
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
@@ -219,7 +220,7 @@ class Run(RunView):
     def _settle(self, config: dict[str, Any]) -> None:
         path = self.path / "config.json"
         if not path.exists():
-            if self._numbers():
+            if self.iterations():
                 why = f"it is gone, though the run has iterations in {path.parent / 'iterations'}"
                 raise DamagedError(path, why, _CONFIG_REMEDY)
             atomic.write_sealed(path, config)
