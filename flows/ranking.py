@@ -12,11 +12,14 @@ from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
     from solrl_tasks.config.recipe import Recipe
+    from solrl_tasks.reports.page import Page
+    from solrl_tasks.reports.stored import StudyFigures
     from solrl_tasks.stages.iteration import Call
     from solrl_tasks.stages.reporter import Reporter
+    from solrl_tasks.store.runs import RunView
     from solrl_tasks.studies.plan import StudyPlan
     from solrl_tasks.studies.rank_fidelity import RankSettings
-    from solrl_tasks.studies.rank_results import Measured
+    from solrl_tasks.studies.rank_results import Measured, RankFidelity
 
 
 @dataclass(frozen=True)
@@ -95,18 +98,35 @@ def study_ranks(settings: Settings, asked: Asked, reporter: "Reporter", call: "C
     from solrl_tasks.stages.iteration import direct
     from solrl_tasks.stages.session import open_session
     from solrl_tasks.studies.rank_fidelity import make_study
-    from solrl_tasks.studies.rank_report import rank_curves, rank_metrics, rank_page
     from solrl_tasks.studies.rank_results import measure_ranks
 
     settled = _settle(settings, asked)
     with open_session(settings.store_root, settled.run_id, settled.recipe, reporter, settled.base) as session:
-        measured = measure_ranks(session, make_study(session, settled.ranks), call or direct)
-        recipe = session.recipe.model_dump(mode="json")
-    result = measured.result
-    page = rank_page(result, recipe, [asked.command()])
+        study = make_study(session, settled.ranks)
+        measured = measure_ranks(session, study, call or direct, asked.command())
+        page, figures = _report(session.run, measured.result)
     with use_reporter(reporter):
-        publish_study(settings, settled.run_id, page, rank_metrics(result), rank_curves(result))
+        publish_study(settings, settled.run_id, page, figures.metrics, figures.curves)
     return Ranked(settled.run_id, measured)
+
+
+def ranks_report(view: "RunView") -> "tuple[Page, StudyFigures] | None":
+    """The report of a study, made again from the result that its run keeps; None where it keeps no ranks.
+
+    Raises:
+        DamagedError: the result is damaged; the study run again makes it anew.
+    """
+    from solrl_tasks.studies.rank_results import read_result
+
+    result = read_result(view)
+    return None if result is None else _report(view, result)
+
+
+def _report(view: "RunView", result: "RankFidelity") -> "tuple[Page, StudyFigures]":
+    from solrl_tasks.reports.stored import StudyFigures
+    from solrl_tasks.studies.rank_report import rank_curves, rank_metrics, rank_page
+
+    return rank_page(result, view.config), StudyFigures(rank_metrics(result), rank_curves(result))
 
 
 def _settle(settings: Settings, asked: Asked) -> _Settled:

@@ -9,6 +9,7 @@ import yaml
 
 from flows.errors import UserError, is_for_people
 from flows.publishing import first_record, read_summaries
+from flows.ranking import ranks_report
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.reports.evaluation import evaluation_page
 from solrl_tasks.reports.page import Page
@@ -52,6 +53,10 @@ def draw_report(store: Store, run_id: str) -> Drawn:
         page = evaluation_page(record) if evaluated(view) else training_page(record)
         beside = {RECIPE: _recipe(view.config)}
         return Drawn(page, write_report(store, run_id, page, beside=beside), beside)
+    ranks = ranks_report(view)
+    if ranks is not None:
+        page, figures = ranks
+        return Drawn(page, write_report(store, run_id, page, figures), {})
     if has_report(store, run_id):
         kept = read_report(store, run_id)
         return Drawn(kept.page, write_report(store, run_id, kept.page, kept.figures), {})

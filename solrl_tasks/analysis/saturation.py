@@ -58,7 +58,8 @@ def find_saturation(
             return Saturation(step=None, left=left, reason="fewer than two units have a value: nothing can be told")
         if left.low <= 0.0:
             reached = f"reached at {steps[position]} step{'' if steps[position] == 1 else 's'}"
-            return Saturation(step=steps[position], left=left, reason=reached)
+            more = f"higher counts gain at most {left.high:.2g}"
+            return Saturation(step=steps[position], left=left, reason=f"{reached}: {more}")
     return Saturation(step=None, left=left, reason=f"not reached within {steps[-1]} steps")
 
 

@@ -64,18 +64,18 @@ Intervals are BCa bootstraps over prompts; those of few prompts are too narrow.
 """
 
 
-def rank_page(result: RankFidelity, recipe: Mapping[str, Any], commands: Sequence[str]) -> Page:
+def rank_page(result: RankFidelity, recipe: Mapping[str, Any]) -> Page:
     """The page.
 
     Args:
         recipe: of the study's run, plain values.
-        commands: that make the study again.
     """
     sections = [_drawn(result, steps) for steps in _references(result)]
     sections += [_tables(result, steps) for steps in _references(result)]
     sections += [*_agreement(result), _saturation(result), _meaning(result)]
     settings = {"study": result.settings.model_dump(mode="json"), "recipe": dict(recipe)}
-    again = Section("Do it again", (Commands(tuple(commands)), Settings(settings)))
+    commands = (Commands((result.command,)),) if result.command else ()
+    again = Section("Do it again", (*commands, Settings(settings)))
     return Page("Rank fidelity", _summary(result), (*sections, again))
 
 
@@ -133,11 +133,10 @@ def _sentence(result: RankFidelity, one: Saturated) -> str:
     chosen = next((pool for pool in curve if pool.steps == one.found.step), curve[-1])
     against = _against(chosen, one.reference)
     if against.same:
-        return one.found.reason
+        return f"saturation is not known: {one.found.reason}"
     rho, share = against.metrics["spearman"], against.metrics["contrast_share"]
     at = f"at {chosen.steps} steps rank correlation {_interval(rho)}, contrast {_interval(share)} of the ideal one"
-    where = f"saturates at {one.found.step} steps" if one.found.step is not None else one.found.reason
-    return f"{where}; {at}"
+    return f"saturation {one.found.reason}; {at}"
 
 
 def _drawn(result: RankFidelity, reference: int) -> Section:

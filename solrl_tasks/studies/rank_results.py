@@ -86,9 +86,11 @@ class RankFidelity(Frozen):
     Attributes:
         rewards: name and weight of what is ranked by.
         policy: whose policy sampled, in words.
+        command: that makes the study again; empty where it was not asked for by one.
     """
 
     settings: RankSettings
+    command: str
     policy: str
     rewards: dict[str, float]
     prompts: tuple[str, ...]
@@ -117,14 +119,19 @@ class _Filled:
     computed: int
 
 
-def measure_ranks(session: Session, study: RankStudy, call: Call = direct) -> Measured:
-    """Fill the pools that are missing, compare, and keep the result with the session's run."""
+def measure_ranks(session: Session, study: RankStudy, call: Call = direct, command: str = "") -> Measured:
+    """Fill the pools that are missing, compare, and keep the result with the session's run.
+
+    Args:
+        command: that asks for the same, for the report.
+    """
     filled = {label: _fill(session, label, job, call) for label, job in study.jobs().items()}
     references = tuple(_reference(study, steps, filled) for steps in sorted(study.settings.references))
     proxies = tuple(_proxy(study, proxy, filled) for proxy in study.proxies())
     settings = study.settings
     result = RankFidelity(
         settings=settings,
+        command=command,
         policy="the untrained model" if settings.policy_run is None else _policy(settings),
         rewards={reward.name: reward.weight for reward in study.base.rewards},
         prompts=study.base.prompts.texts,

@@ -22,7 +22,7 @@ def test_a_curve_that_becomes_flat_saturates_where_it_does():
     assert found.step == 6
     assert found.left is not None
     assert found.left.low <= 0 <= found.left.high
-    assert found.reason == "reached at 6 steps"
+    assert found.reason == f"reached at 6 steps: higher counts gain at most {found.left.high:.2g}"
 
 
 def test_a_curve_that_still_rises_is_not_said_to_saturate():

@@ -64,6 +64,12 @@ def test_a_study_by_command_is_planned_paid_for_once_and_shown(solrl: Solrl, set
     points = shown(settings, run_id)
     assert [step for step, _ in points["spearman/bf16 euler 32 px vs 3 steps"]] == [1, 2]
 
+    folder = settings.store_root / "runs" / run_id / "report"
+    for path in folder.iterdir():
+        path.unlink()
+    assert solrl("report", run_id).code == 0
+    assert (folder / "report.html").read_text(encoding="utf-8") == report, "made again from the result alone"
+
     said = solrl(*STUDY, *more)
     assert said.code == 0, said.err
     assert "0 blocks computed" in said.out

@@ -17,19 +17,20 @@ COMMAND = "solrl study rank-fidelity --steps 1,2"
 def result(opened):
     with opened("study") as session:
         asked = {"steps": (1, 2, 3), "engines": ("nvfp4-emulated", "bf16", "fp8"), "references": (3, 4), "prompts": 3}
-        return measure_ranks(session, make_study(session, settle_settings(session.recipe, asked))).result
+        study = make_study(session, settle_settings(session.recipe, asked))
+        return measure_ranks(session, study, command=COMMAND).result
 
 
 def test_a_report_is_made_again_from_the_kept_result(result):
     again = RankFidelity.model_validate_json(result.model_dump_json())
-    page = rank_page(result, {"seed": 7}, [COMMAND])
-    assert page == rank_page(again, {"seed": 7}, [COMMAND])
-    assert render_html(page) == render_html(rank_page(again, {"seed": 7}, [COMMAND]))
+    page = rank_page(result, {"seed": 7})
+    assert page == rank_page(again, {"seed": 7})
+    assert render_html(page) == render_html(rank_page(again, {"seed": 7}))
     assert rank_curves(again) == rank_curves(result)
 
 
 def test_the_page_holds_what_was_asked_for(result):
-    page = rank_page(result, {"seed": 7}, [COMMAND])
+    page = rank_page(result, {"seed": 7})
     figures = [block for block in page.blocks if isinstance(block, Figure)]
     tables = [block for block in page.blocks if isinstance(block, Table)]
     assert len(figures) == 2 * 4, "a heat map and three curves for each reference"
@@ -68,6 +69,6 @@ def test_a_study_in_which_every_proxy_is_the_reference_has_a_page(opened):
     with opened("study") as session:
         asked = {"steps": (3,), "engines": ("bf16",), "references": (3,), "prompts": 1}
         result = measure_ranks(session, make_study(session, settle_settings(session.recipe, asked))).result
-    page = rank_page(result, {}, [COMMAND])
+    page = rank_page(result, {})
     assert "Every proxy is the reference itself." in render_html(page)
     assert rank_metrics(result) == {}
