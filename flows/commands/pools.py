@@ -177,7 +177,7 @@ def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:
         model_name(store, str(spec.get("base", "?"))),
         policy[:SHORT],
         str(spec.get("engine", {}).get("name", "?")),
-        str(spec.get("steps", "?")),
+        str(spec.get("steps", "?")) + (f" at {spec['conditioning']['resolution']} px" if "lowered" in spec else ""),
         f"{pool.rows} x {pool.candidates}",
         f"{100 * worst:.0f} %",
         rewards + images,
@@ -214,10 +214,10 @@ def _users(store: "Store", key: str) -> list[str]:
     users = []
     for run in list_runs(store):
         view = view_run(store, run.run_id)
-        for folder in sorted((view.path / "iterations").glob("[0-9]*")):
+        for step in view.iterations():
             try:
-                refs = view.refs(int(folder.name))
+                refs = view.refs(step)
             except StoreError:
                 continue
-            users += [f"{run.run_id} step {int(folder.name)} {stage}" for stage, ref in refs.items() if ref.key == key]
+            users += [f"{run.run_id} step {step} {stage}" for stage, ref in refs.items() if ref.key == key]
     return users

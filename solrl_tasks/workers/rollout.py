@@ -40,10 +40,10 @@ class Rollout:
 
     def prepare(self, work: Work) -> None:
         """Load the base and the engine, or the base alone, and what scores."""
+        if work.images is None:
+            _ = self._family
         if work.needs_sampling:
             self._resident.engine(self._job.engine)
-        elif work.latents is not None:
-            _ = self._resident.family
         for spec in work.rewards:
             self._resident.reward(spec).prepare()
 

@@ -62,3 +62,17 @@ def test_the_example_runs(solrl: Solrl, finished: Finished, tmp_path: Path):
         assert words in done.stdout
     assert "best image of the first prompt" in done.stdout and "4 kept seeds a prompt" in done.stdout
     assert "16 rows in pool.parquet" in done.stdout
+
+
+def test_a_listing_tells_pools_of_a_lower_resolution(solrl: Solrl, micro_config: Path, tmp_path: Path):
+    from solrl_tasks.config.load import load_recipe
+    from solrl_tasks.stages.iteration import policy_after
+    from solrl_tasks.stages.plan import plan_explore
+    from solrl_tasks.stages.session import open_session
+
+    for side in (None, 16):
+        recipe = load_recipe(micro_config, {"explore.resolution": side})
+        with open_session(tmp_path / "home" / "store", f"run-{side}", recipe) as session:
+            plan_explore(session, 1, policy_after(session, 0)).open(session)
+    listed = solrl("pools", "--home", tmp_path / "home").out
+    assert "2 at 16 px" in listed and "2 at 32 px" not in listed
