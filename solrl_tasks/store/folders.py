@@ -6,6 +6,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,15 +61,33 @@ def save_folder(
     What is whole under that key stays: the reference returned is to what the store holds.
     """
     key = key_of(spec)
-    if find_folder(store, kind, spec) is None:
-        with atomic.publish_folder(store.folder(kind) / key, MANIFEST) as temporary:
-            sums = {}
-            for name, data in files.items():
-                (temporary / check_name(name, "file")).write_bytes(data)
-                sums[name] = hashlib.sha256(data).hexdigest()
-            manifest = {"spec": spec, "content": content, "files": sums, "making": making or {}}
-            atomic.write_sealed(temporary / MANIFEST, manifest)
-    return _verified(store, kind, key).ref
+    found = find_folder(store, kind, spec)
+    if found is not None:
+        return found.ref
+    folder = store.folder(kind) / key
+    with atomic.publish_folder(folder, MANIFEST) as temporary:
+        sums = _write_all({temporary / check_name(name, "file"): data for name, data in files.items()})
+        manifest = {"spec": spec, "content": content, "files": sums, "making": making or {}}
+        atomic.write_sealed(temporary / MANIFEST, manifest)
+    # Another process may have been first. What was just written is not read again: it would come from memory.
+    return _ref(store, kind, folder, _read_manifest(folder / MANIFEST, key))
+
+
+def _write_all(files: Mapping[Path, bytes]) -> dict[str, str]:
+    """Write files side by side; returns their sha256 by name."""
+
+    def write(path: Path, data: bytes) -> str:
+        path.write_bytes(data)
+        return hashlib.sha256(data).hexdigest()
+
+    with ThreadPoolExecutor() as pool:
+        sums = pool.map(write, files, files.values())
+        return {path.name: found for path, found in zip(files, sums, strict=True)}
+
+
+def _ref(store: Store, kind: Kind, folder: Place, manifest: dict[str, Any]) -> Ref:
+    what = {name: value for name, value in manifest.items() if name != "making"}
+    return Ref(kind=kind, key=folder.name, digest=digest(what), path=store.relative(folder))
 
 
 def find_folder(store: Store, kind: Kind, spec: dict[str, Any]) -> SealedFolder | None:
@@ -146,9 +165,8 @@ def _hashed(store: Store, folder: Place, kind: Kind, key: str) -> SealedFolder:
             files[name].unlink()
             files |= places.local_files(folder, [name], store.cache)
         _verify(folder / name, files.get(name), expected)
-    making = manifest.pop("making")
-    ref = Ref(kind=kind, key=key, digest=digest(manifest), path=store.relative(folder))
-    return SealedFolder(ref, manifest["spec"], manifest["content"], files, making)
+    ref = _ref(store, kind, folder, manifest)
+    return SealedFolder(ref, manifest["spec"], manifest["content"], files, manifest["making"])
 
 
 def _verify(path: Place, file: Path | None, expected: str) -> None:

@@ -258,14 +258,14 @@ class Trainer:
         )
         if policy.optimizer:
             for name, parameter in named:
-                moments = {key: policy.optimizer[f"{name}.{key}"].clone() for key in ("exp_avg", "exp_avg_sq")}
-                moments = {key: value.to(parameter.device) for key, value in moments.items()}
+                kept = {key: policy.optimizer[f"{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")}
+                moments = {key: value.to(parameter.device, copy=True) for key, value in kept.items()}
                 optimizer.state[parameter] = {"step": torch.tensor(float(policy.optimizer_step)), **moments}
         return optimizer
 
     def _moments(self, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
         return {
-            f"{name}.{key}": optimizer.state[parameter][key].detach().cpu().clone()
+            f"{name}.{key}": optimizer.state[parameter][key].detach().to("cpu", copy=True)
             for name, parameter in self._model.trainable()
             for key in ("exp_avg", "exp_avg_sq")
         }
