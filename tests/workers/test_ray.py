@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -223,6 +225,31 @@ def test_a_lost_cluster_is_an_error_that_says_so_and_the_run_goes_on_inline(refe
     with open_session(tmp_path / "store", "run", recipe) as session:
         list(run_all(session))
     assert run_contents(tmp_path / "store", "run") == expected
+
+
+FLOW = """
+import time
+from solrl_tasks.config.recipe import ModelSpec, WorkersSpec
+from solrl_tasks.workers.ray_worker import hired
+
+if __name__ == "__main__":
+    spec = WorkersSpec(kind="ray", actors=1, cpus=0.5)
+    with hired(spec, ModelSpec(source="random:tiny-flux", resolution=32), None, print) as worker:
+        print(worker.crew.actors[0].facts["pid"], flush=True)
+        time.sleep(600)
+"""
+
+
+def test_what_a_killed_run_had_started_ends_with_it():
+    import psutil
+
+    with subprocess.Popen([sys.executable, "-c", FLOW], stdout=subprocess.PIPE, text=True) as flow:
+        actor = psutil.Process(int(flow.stdout.readline()))
+        others = psutil.Process(flow.pid).children(recursive=True)
+        assert actor in others
+        flow.kill()
+    _, alive = psutil.wait_procs(others, timeout=60)
+    assert alive == []
 
 
 def test_what_the_cluster_does_not_have_is_said(micro_model):
