@@ -1,12 +1,11 @@
 """Sections on cost: what arms spend to a reward, and what they have for the same cost."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from solrl_tasks.analysis.budgets import AtBudget
 from solrl_tasks.analysis.time_to_reward import AtShare, Plateau, Reached, SpeedUp
 from solrl_tasks.reports.page import Block, Kind, Table, Text
-from solrl_tasks.studies.results.cells import ABSENT, ERRORS, between, claim_lines, figure, said, shown, with_interval
+from solrl_tasks.studies.results.cells import ERRORS, between, claim_lines, figure, said, shown, with_interval
 from solrl_tasks.studies.results.findings import Race, Results
 from solrl_tasks.studies.results.published import SPEEDUPS
 
@@ -35,45 +34,35 @@ def _race(found: Results, race: Race) -> list[Block]:
     gone = " ".join(f"{name}: {why}." for name, why in race.absent.items())
     if race.plateau is None or not race.arms:
         return [Text(f"In {race.unit}: {gone}")]
-    rows = tuple(
-        _race_row(name, reached[place])
-        for place in range(len(next(iter(race.arms.values()), ())))
-        for name, reached in race.arms.items()
-    )
-    columns = (
-        "share",
-        "reward",
-        "arm",
-        "arm there",
-        "its cost",
-        "baseline there",
-        "its cost",
-        "speed-up, pairs (95 %)",
-        "speed-up, mean curves (95 %)",
-        "resolved",
-    )
+    first = next(iter(race.arms.values()))
+    columns = ("arm", *(f"{100 * at.share:.0f} % ({at.level:.4f})" for at in first))
+    # What the baseline spends stands beside every arm, and is the same.
+    costs = [(race.baseline, *(_cost(at.baseline) for at in first))]
+    costs += [(name, *(_cost(at.arm) for at in reached)) for name, reached in race.arms.items()]
+    ratios = [row for name, reached in race.arms.items() for row in _ratio_rows(name, reached)]
     note = " ".join(part for part in (_level(race.plateau), gone) if part)
-    caption = f"Cost to shares of the gain of {race.baseline}, {race.unit}"
-    table = Table(caption, columns, rows, said(found, ERRORS, kind_of(race)), note)
-    return [table, *claim_lines(race.claims)]
+    where = said(found, ERRORS, kind_of(race))
+    return [
+        Table(f"Cost of shares of the gain of {race.baseline}, {race.unit}", columns, tuple(costs), where, note),
+        Table(f"Times less than {race.baseline}, {race.unit}", columns, tuple(ratios), where),
+        *claim_lines(race.claims),
+    ]
 
 
-def _race_row(name: str, at: AtShare) -> tuple[str, ...]:
-    return (
-        f"{100 * at.share:.0f} %",
-        f"{at.level:.4f}",
-        name,
-        *_reached(at.arm),
-        *_reached(at.baseline),
-        _pairs(at.speedup),
-        between(at.speedup.of_mean, at.speedup.of_mean_low, at.speedup.of_mean_high),
-        "unresolved" if at.unresolved else "yes",
-    )
-
-
-def _reached(reached: Reached) -> tuple[str, str]:
+def _cost(reached: Reached) -> str:
     count = len(reached.each)
-    return f"{count - reached.censored} of {count}", shown(reached.cost, 3)
+    there = count - reached.censored
+    mean = shown(reached.cost, 3)
+    return mean if there == count else f"{mean} ({there} of {count})"
+
+
+def _ratio_rows(name: str, reached: Sequence[AtShare]) -> list[tuple[str, ...]]:
+    """Of mean curves, with what the noise does not resolve told instead; of pairs."""
+    ups = [at.speedup for at in reached]
+    means = [between(up.of_mean, up.of_mean_low, up.of_mean_high) for up in ups]
+    told = ["unresolved" if at.unresolved else mean for at, mean in zip(reached, means, strict=True)]
+    pairs = ["unresolved" if at.unresolved else _pairs(up) for at, up in zip(reached, ups, strict=True)]
+    return [(f"{name}, mean curves", *told), (f"{name}, {ups[0].pairs} pairs", *pairs)]
 
 
 def _pairs(found: SpeedUp) -> str:
@@ -95,20 +84,18 @@ def _level(plateau: Plateau) -> str:
 
 def budget_blocks(found: Results) -> list[Block]:
     """Rewards at equal cost, a table a unit; iterations are no cost."""
-    blocks: list[Block] = []
-    for race in found.races:
-        rows = tuple(
-            _budget_row(name, spent[place], name == race.baseline)
-            for place in range(len(next(iter(race.budgets.values()), ())))
-            for name, spent in race.budgets.items()
-        )
-        if rows and race.unit != "iterations":
-            columns = (race.unit, "arm", "seeds", "reward", f"less {race.baseline} (95 %)", "verdict")
-            caption = f"Held-out reward at equal {race.unit}"
-            blocks.append(Table(caption, columns, rows, said(found, ERRORS, kind_of(race))))
-    return blocks
+    races = [race for race in found.races if race.unit != "iterations" and race.budgets]
+    return [_budget_table(found, race) for race in races]
 
 
-def _budget_row(name: str, at: AtBudget, baseline: bool) -> tuple[str, ...]:
-    beside = (ABSENT, ABSENT) if baseline else (with_interval(at.difference), at.verdict)
-    return (f"{at.budget:.3g}", name, str(at.reward.n), shown(at.reward), *beside)
+def _budget_table(found: Results, race: Race) -> Table:
+    budgets = next(iter(race.budgets.values()))
+    columns = ("arm", *(f"{at.budget:.3g}" for at in budgets))
+    rows = [(f"{race.baseline}, reward", *(shown(at.reward) for at in race.budgets[race.baseline]))]
+    rows += [
+        (f"{name}, less that", *(with_interval(at.difference) for at in spent))
+        for name, spent in race.budgets.items()
+        if name != race.baseline
+    ]
+    caption = f"Held-out reward at equal {race.unit}: of {race.baseline}, and what others have beyond it (95 %)"
+    return Table(caption, columns, tuple(rows), said(found, ERRORS, kind_of(race)))

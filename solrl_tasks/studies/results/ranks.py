@@ -14,9 +14,8 @@ from solrl_tasks.analysis.estimates import Estimate, mean_estimate
 from solrl_tasks.analysis.ranks import fidelity
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe, SamplingSpec
-from solrl_tasks.engines.base import hardware_name
 from solrl_tasks.models.dtypes import device_class
-from solrl_tasks.reports.provenance import engine_kind
+from solrl_tasks.reports.provenance import engine_kind, hardware_name
 from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.jobs import PoolJob
@@ -24,6 +23,7 @@ from solrl_tasks.stages.scores import proxy_scores
 from solrl_tasks.stages.session import Session, open_session
 from solrl_tasks.stages.specs import BASE
 from solrl_tasks.store.keys import digest
+from solrl_tasks.store.records import environment_record
 
 TOPS: Final = (4, 8, 12)
 """How many of the best are compared."""
@@ -209,7 +209,8 @@ def _fill(session: Session, task: RankPool) -> Filled:
     if outcome.ref is not None:
         session.run.note_ref(0, task.label, outcome.ref)
     scores = proxy_scores(job, job.open(session), job.rewards)
-    return Filled(scores, engine_kind(task.engine.name, device_class(session.device)), hardware_name(session.device))
+    kind = engine_kind(task.engine.name, device_class(session.device))
+    return Filled(scores, kind, hardware_name(environment_record(str(session.device))))
 
 
 def _job(session: Session, task: RankPool) -> PoolJob:

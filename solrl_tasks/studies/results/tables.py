@@ -128,7 +128,7 @@ def rank_blocks(found: Results) -> list[Block]:
 
 
 def _rank_row(row: ProxyRow, tops: Sequence[int]) -> tuple[str, ...]:
-    kind = " (emulated)" if row.kind == "emulated" else ""
+    kind = ", emulated" if row.kind == "emulated" else ""
     estimates = [
         row.spearman,
         row.kendall,
@@ -147,21 +147,19 @@ def time_blocks(found: Results) -> list[Block]:
 
 
 def _time_table(times: RolloutTimes) -> Table:
-    columns = ("arm", "s a prompt", "x BF16 at full steps", "x eager pipeline", "published x")
-    rows = tuple(_time_row(times, arm) for arm in times.arms)
+    columns = ("arm", "s a prompt", "x BF16 at full steps", "x eager pipeline")
+    rows = tuple(_time_row(arm) for arm in times.arms)
     caption = f"Rollout of {times.source} at {times.resolution} px, {times.keep} of {times.candidates} kept"
     note = ""
-    if times.published_iteration is not None:
-        note = f"Published with training, an iteration: {times.published_iteration:.2f} times faster."
-    return Table(caption, columns, rows, Provenance(times.hardware, "", None, "measured"), note)
+    if times.published is not None and times.published_iteration is not None:
+        note = (
+            f"Published, NVFP4 in hardware: {times.published:.2f} times faster in two stages, "
+            f"{times.published_iteration:.2f} times with training."
+        )
+    return Table(caption, columns, rows, Provenance(times.hardware, "", None, "measured", "one measurement"), note)
 
 
-def _time_row(times: RolloutTimes, arm: ArmTime) -> tuple[str, ...]:
-    name = f"{arm.name} (emulated)" if arm.kind == "emulated" else arm.name
-    staged = times.published if arm.name.startswith("nvfp4") and arm.name.endswith("two-stage") else None
-    ratios = (
-        plain_number(arm.over_precise, ".2f"),
-        plain_number(arm.over_pipeline, ".2f"),
-        plain_number(staged, ".2f"),
-    )
+def _time_row(arm: ArmTime) -> tuple[str, ...]:
+    name = f"{arm.name}, emulated" if arm.kind == "emulated" else arm.name
+    ratios = (plain_number(arm.over_precise, ".2f"), plain_number(arm.over_pipeline, ".2f"))
     return (name, f"{arm.seconds:.2f}", *ratios)
