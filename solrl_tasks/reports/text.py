@@ -22,12 +22,15 @@ def markdown_to_html(markdown: str) -> str:
     return str(_parser().render(markdown))
 
 
+_OPEN_TABLE: Final = '<div class="scroll" tabindex="0" role="region" aria-label="table"><table>\n'
+
+
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
     parser.add_render_rule("heading_open", lambda *_: "<h3>")
     parser.add_render_rule("heading_close", lambda *_: "</h3>\n")
-    parser.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0" role="region"><table>\n')
+    parser.add_render_rule("table_open", lambda *_: _OPEN_TABLE)
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return parser
 
