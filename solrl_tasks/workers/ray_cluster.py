@@ -20,6 +20,7 @@ TICK: Final = 1.0
 GRACE: Final = 20.0
 """Seconds for which a cluster's control service may be out of reach before the cluster counts as lost."""
 _PROBE: Final = 2.0
+_INLINE: Final = "set workers.kind to inline"
 _TOKEN: Final = secrets.token_hex(32)
 """Of every cluster that this process starts: Ray reads a token once."""
 
@@ -157,8 +158,7 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise WorkersError(
-            "workers.kind is ray, but Ray is not installed: pip install -c constraints.txt -e '.[ray]', "
-            "or set workers.kind to inline"
+            f"workers.kind is ray, but Ray is not installed: pip install -c constraints.txt -e '.[ray]', or {_INLINE}"
         ) from error
     return ray
 
@@ -222,6 +222,11 @@ def _hear_nothing(*_: Any) -> None:
 
 
 def _join(ray: Any, address: str | None, spec: WorkersSpec) -> Any:
+    if address is not None and ":" in address and not answers(address):
+        # Ray would ask for minutes.
+        raise WorkersError(
+            f"no Ray cluster answers at {address}: look at workers.address and RAY_ADDRESS, or {_INLINE}"
+        )
     quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is not None:
@@ -230,7 +235,7 @@ def _join(ray: Any, address: str | None, spec: WorkersSpec) -> Any:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
         what = "no Ray cluster could be started here" if address is None else f"no Ray cluster answers at {address}"
-        raise WorkersError(f"{what}: {said}. Look at workers.address, or set workers.kind to inline") from error
+        raise WorkersError(f"{what}: {said}. Look at workers.address, or {_INLINE}") from error
 
 
 def _cpus(spec: WorkersSpec) -> int | None:
