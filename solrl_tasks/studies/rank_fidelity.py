@@ -14,7 +14,6 @@ from pydantic import Field, JsonValue, model_validator
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import build, find_extension
 from solrl_tasks.config.recipe import ExtensionSpec, Positive, Recipe, SamplingSpec
-from solrl_tasks.engines.base import require_engine
 from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.recorded import PolicyName, StudyError, find_policy, resolve_policy
@@ -206,7 +205,7 @@ def make_study(session: Session, settings: RankSettings) -> RankStudy:
         model_side=session.recipe.model.resolution,
     )
     for engine in settings.engines:
-        require_engine(engine.name, session.device)
+        session.worker.site.require_engine(engine.name)
     try:
         for job in study.jobs().values():
             _check(session, job.sampling)
