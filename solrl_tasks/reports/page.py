@@ -23,7 +23,7 @@ class Provenance:
     """Where the numbers of a figure or a table come from; a line below it says so.
 
     Attributes:
-        hardware: such as ``NVIDIA H200``; empty where it is not known, which the line then says.
+        hardware: such as ``NVIDIA H200``; empty where it is not known, which the line then says of what was measured.
         engine: name of the precision; empty where none is concerned.
         real: whether the engine computes in hardware what its name says; None where no engine is concerned.
         kind: measured, or computed from a model of cost or chance.
@@ -48,7 +48,8 @@ class Provenance:
     @property
     def line(self) -> str:
         """The line below a figure."""
-        parts = [f"{self.kind} on {self.hardware}" if self.hardware else f"{self.kind}, hardware not recorded"]
+        where = f" on {self.hardware}" if self.hardware else ", hardware not recorded"
+        parts = [self.kind if self.kind == "modelled" and not self.hardware else f"{self.kind}{where}"]
         if self.engine:
             parts.append(f"engine {self.engine} ({'real' if self.real else 'emulated'})")
         if self.note:

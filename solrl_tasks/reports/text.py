@@ -9,8 +9,9 @@ import yaml
 from markdown_it import MarkdownIt
 
 _NUMBER: Final = r"[-+\u2212]?(\d[\d,]*(\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|x|\u00d7|s|h)?"
-_NUMBERS: Final = re.compile(rf"(|-|{_NUMBER}(\s*(±|to|of)\s*{_NUMBER})*)", re.IGNORECASE)
-"""A number or several, with signs, units and errors as tables have them."""
+_SEVERAL: Final = rf"{_NUMBER}(\s*(±|to|of|,)\s*{_NUMBER})*"
+_NUMBERS: Final = re.compile(rf"(|-|{_SEVERAL}(\s*[\[(]{_SEVERAL}[\])])*)", re.IGNORECASE)
+"""A number or several, with signs, units, errors and intervals as tables have them."""
 
 
 def markdown_to_html(markdown: str) -> str:

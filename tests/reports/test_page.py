@@ -10,7 +10,8 @@ IMAGES = np.zeros((2, 3, 4, 4, 3), dtype=np.uint8)
 def test_the_line_of_a_figure_says_hardware_engine_and_whether_it_is_real():
     line = Provenance("NVIDIA H200", "nvfp4-emulated", False, "measured", "8 seeds").line
     assert line == "Measured on NVIDIA H200; engine nvfp4-emulated (emulated); 8 seeds"
-    assert Provenance("", "fp8", True, "modelled").line == "Modelled, hardware not recorded; engine fp8 (real)"
+    assert Provenance("", "fp8", True, "modelled").line == "Modelled; engine fp8 (real)"
+    assert Provenance("", "", None, "measured").line == "Measured, hardware not recorded"
     assert Provenance("CPU", "", None, "measured").line == "Measured on CPU"
 
 
