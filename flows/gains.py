@@ -39,8 +39,9 @@ class Asked:
         config: recipe of held-out groups; None is that of the embedded model.
         keep: K; None is the recipe's, or a quarter of the candidates.
         threshold: elasticity that the marginal rule stops at; None is the one of ``analysis.gain``.
-        prices_from: run whose prices count, the update's among them; ``update_seconds`` of a kept candidate is one that
-            is known otherwise, and ``explore_seconds`` that of a candidate, such as on other hardware.
+        prices_from: run whose prices count, the update's among them.
+        explore_seconds, regenerate_seconds, update_seconds: device seconds of a candidate, a kept one, and its update
+            that are known otherwise, such as those of other hardware; they go before all others.
     """
 
     run: str | None = None
@@ -57,8 +58,9 @@ class Asked:
     config: str | None = None
     threshold: float | None = None
     prices_from: str | None = None
-    update_seconds: float | None = None
     explore_seconds: float | None = None
+    regenerate_seconds: float | None = None
+    update_seconds: float | None = None
 
     def command(self) -> str:
         """How the same is asked on the command line."""
@@ -195,9 +197,10 @@ def _priced(settings: Settings, evidence: "Evidence", asked: Asked) -> "Evidence
 
     if asked.prices_from is not None:
         evidence = with_prices_of(open_store(settings.home), evidence, asked.prices_from)
-    if asked.explore_seconds is not None:
-        explored = replace(evidence.explored, seconds=asked.explore_seconds, price_origin="as given")
-        evidence = replace(evidence, explored=explored)
+    for side, seconds in (("explored", asked.explore_seconds), ("reference", asked.regenerate_seconds)):
+        if seconds is not None:
+            given = replace(getattr(evidence, side), seconds=seconds, price_origin="as given")
+            evidence = replace(evidence, **{side: given})
     if asked.update_seconds is not None:
         evidence = replace(evidence, update=asked.update_seconds, update_origin="as given")
     return evidence

@@ -35,8 +35,9 @@ def theory(
     config: Text = None,
     threshold: Positive = None,
     prices_from: RunId = None,
-    update_seconds: Positive = None,
     explore_seconds: Positive = None,
+    regenerate_seconds: Positive = None,
+    update_seconds: Positive = None,
     plan: bool = False,
 ) -> Any:
     """How many candidates should be explored: contrast measured, exact and promised over their number, and its cost.
@@ -59,8 +60,9 @@ def theory(
         config: recipe file of the held-out groups.
         threshold: elasticity at which the marginal rule stops; 0.5 if left out.
         prices_from: run whose prices count: of a candidate, a kept one and its update.
-        update_seconds: device seconds of one kept candidate's update, where they are known otherwise.
-        explore_seconds: device seconds of one candidate, such as on other hardware.
+        explore_seconds: device seconds of one candidate, where they are known otherwise, such as for other hardware.
+        regenerate_seconds: those of regenerating one kept candidate.
+        update_seconds: those of one kept candidate's part in an update.
         plan: only tell what is there, what is missing and how long that takes; nothing is computed.
     """
     settings = Settings.read()
@@ -80,8 +82,9 @@ def theory(
             config=config,
             threshold=threshold,
             prices_from=prices_from,
-            update_seconds=update_seconds,
             explore_seconds=explore_seconds,
+            regenerate_seconds=regenerate_seconds,
+            update_seconds=update_seconds,
         )
         return _planned(settings, asked) if plan else _studied(settings, asked)
     except Exception as error:

@@ -246,6 +246,7 @@ def test_every_parameter_of_the_deployments_is_documented():
     from flows.evaluate import evaluate
     from flows.parameters import FIELDS
     from flows.rank_fidelity import rank_fidelity
+    from flows.theory import theory
     from flows.train import train
 
     rows = {code(row[0]): row[1] for row in table("docs/configuration.md", "parameter")}
@@ -253,6 +254,8 @@ def test_every_parameter_of_the_deployments_is_documented():
     assert all(code(rows[name]) == field for name, field in FIELDS.items())
     study = {code(row[0]) for row in table("docs/studies.md", "parameter")}
     assert study == set(rank_fidelity.parameters.properties)
+    gains = {name for row in table("docs/theory.md", "parameter") for name in re.findall(r"`(\w+)`", row[0])}
+    assert gains == set(theory.parameters.properties)
     evaluation = {code(row[0]) for row in table("docs/evaluation.md", "parameter")}
     assert evaluation == set(evaluate.parameters.properties)
 

@@ -33,11 +33,14 @@ def theory(
         float | None, typer.Option(min=1e-6, help="Elasticity of the marginal rule.  [default: 0.5]")
     ] = None,
     prices_from: Annotated[str | None, typer.Option(help="Run whose prices count.  [default: recorded blocks]")] = None,
-    update_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Device seconds of a kept candidate's update.")
-    ] = None,
     explore_seconds: Annotated[
         float | None, typer.Option(min=1e-9, help="Device seconds of a candidate.  [default: as measured]")
+    ] = None,
+    regenerate_seconds: Annotated[
+        float | None, typer.Option(min=1e-9, help="Those of regenerating a kept one.  [default: as measured]")
+    ] = None,
+    update_seconds: Annotated[
+        float | None, typer.Option(min=1e-9, help="Those of a kept one's update.  [default: of --prices-from]")
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only tell what is missing and what it takes.")] = False,
     as_json: AsJson = False,
@@ -67,8 +70,9 @@ def theory(
         config=config,
         threshold=threshold,
         prices_from=prices_from,
-        update_seconds=update_seconds,
         explore_seconds=explore_seconds,
+        regenerate_seconds=regenerate_seconds,
+        update_seconds=update_seconds,
     )
     if plan:
         print_plan(plan_gains(settings, asked), as_json)

@@ -59,9 +59,9 @@ class Deviation:
         raw: largest |proxy - true|, nothing taken off.
         centred: half of the largest minus the smallest of proxy - true: the smallest Delta that any constant leaves,
             and therefore the one that makes the most of the bound.
-        quantile: the ``QUANTILE`` of |proxy - true| after the median is taken off. Choices by candidates beyond it
-            are not covered: with it the bound is no longer certain.
-        offset: the constant that ``centred`` takes off, the middle between the two ends.
+        quantile: the ``QUANTILE`` of |proxy - true| after the same constant. Choices by candidates beyond it are not
+            covered: with it the bound is no longer certain.
+        offset: that constant, the middle between the two ends.
     """
 
     raw: Floats
@@ -76,8 +76,8 @@ class Deviation:
         return cls(
             raw=_each(gaps, lambda d: float(np.max(np.abs(d)))),
             centred=_each(gaps, lambda d: float(np.ptp(d)) / 2),
-            quantile=_each(gaps, lambda d: float(np.quantile(np.abs(d - np.median(d)), QUANTILE))),
-            offset=_each(gaps, lambda d: float(np.max(d) + np.min(d)) / 2),
+            quantile=_each(gaps, lambda d: float(np.quantile(np.abs(d - _middle(d)), QUANTILE))),
+            offset=_each(gaps, _middle),
         )
 
     def pooled(self) -> dict[str, float]:
@@ -159,6 +159,10 @@ def _valid_gaps(proxy: Floats, true: Floats) -> list[Floats]:
         raise ValueError(f"proxy {proxy.shape} and true {true.shape} must both be [prompts, candidates]")
     valid = np.isfinite(proxy) & np.isfinite(true)
     return [(p[row] - t[row]).astype(np.float64) for p, t, row in zip(proxy, true, valid, strict=True)]
+
+
+def _middle(values: Floats) -> float:
+    return float(np.max(values) + np.min(values)) / 2
 
 
 def _moment(measure: Callable[..., Any], values: Floats, least: int) -> float:

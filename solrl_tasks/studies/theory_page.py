@@ -35,7 +35,7 @@ ASSUMED: Final = """\
 * *Best value* is the number with the most gain for its cost: if progress adds up over iterations, it reaches a goal for
   the least. The *marginal* rule goes on while 1 % more cost gains at least the stated share of a per cent, which is
   right where iterations are limited by something else.
-* Prices are medians of recorded device seconds and taken for known."""
+* Prices are medians of recorded device seconds, unless they were given, and taken for known."""
 
 
 def theory_page(theory: Theory, commands: Sequence[str], settings: Mapping[str, Any]) -> Page:
@@ -94,7 +94,7 @@ def _answers(theory: Theory) -> Table:
 def _by_price(theory: Theory) -> Table:
     rows = [
         (
-            f"{ratio:.3g}" + (" (measured)" if ratio == theory.prices.ratio else ""),
+            f"{ratio:.3g}" + (" (here)" if ratio == theory.prices.ratio else ""),
             *(str(stop) for measure in MEASURES for stop in stops[measure]),
         )
         for ratio, stops in stops_by_price(theory)
@@ -190,7 +190,7 @@ def _inputs(theory: Theory) -> list[Block]:
     deltas = [
         ("raw: largest |proxy - true|", theory.deviation.raw, at_most["raw"]),
         ("centred: after the best constant of the prompt", theory.deviation.centred, at_most["centred"]),
-        (f"{QUANTILE:g} quantile, after the median", theory.deviation.quantile, at_most["quantile"]),
+        (f"{QUANTILE:g} quantile, after that constant", theory.deviation.quantile, at_most["quantile"]),
     ]
     rows = [
         (name, _estimate(mean_estimate(each)), _number(top), _number(top / sigma.mean)) for name, each, top in deltas

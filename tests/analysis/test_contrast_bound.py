@@ -47,6 +47,7 @@ def test_no_constant_leaves_less_than_the_centred_deviation(proxy, true):
     found = Deviation.of(proxy, true)
     left = np.abs(proxy - true - found.offset[:, None]).max(axis=1)
     np.testing.assert_allclose(left, found.centred, atol=1e-12)
+    assert (found.quantile <= found.centred + 1e-12).all()
 
 
 def test_deviations_by_hand():
