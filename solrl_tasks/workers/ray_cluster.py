@@ -78,6 +78,11 @@ class Cluster:
         if now - self._unreachable > GRACE:
             raise self.lost(f"its control service has not answered for {GRACE:.0f} s")
 
+    @property
+    def reachable(self) -> bool:
+        """Whether it answered when it was last asked."""
+        return self._unreachable is None
+
     def check_node(self) -> None:
         """See, after a failure, whether this machine is still a node of the cluster.
 
@@ -87,7 +92,7 @@ class Cluster:
         import ray
 
         self.check()
-        if self._unreachable is not None:
+        if not self.reachable:
             return
         mine = ray.get_runtime_context().get_node_id()
         if not any(node["NodeID"] == mine and node["Alive"] for node in ray.nodes()):

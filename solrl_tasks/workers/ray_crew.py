@@ -188,14 +188,17 @@ class Crew:
             return
         self.actors.remove(actor)
         self.generation += 1
-        # It may be alive, and out of reach.
-        self._dismiss(actor)
+        self.cluster.check_node()
+        if self.cluster.reachable:
+            # It may be alive all the same, and only out of reach.
+            self._dismiss(actor)
         self._mourn(actor, reason(error))
 
     def leave(self) -> None:
-        """Send everyone away."""
-        for actor in [*self.actors, *(actor for actor, _ in self._coming.values())]:
-            self._dismiss(actor)
+        """Send everyone away; a cluster of the run's own ends with all that is on it."""
+        if not self.cluster.local and self.cluster.reachable:
+            for actor in [*self.actors, *(actor for actor, _ in self._coming.values())]:
+                self._dismiss(actor)
         self.actors, self._coming = [], {}
 
     def _hire(self) -> None:
