@@ -105,11 +105,22 @@ def read_sealed(path: Place) -> Any:
         DamagedError: it is torn, changed, or not such a file.
     """
     try:
-        outer = json.loads(path.read_bytes().decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(path, f"it is not JSON ({error})") from error
+        data = path.read_bytes()
     except (IsADirectoryError, NotADirectoryError) as error:
         raise DamagedError(path, "it is a folder where a file is expected") from error
+    return unseal(data, path)
+
+
+def unseal(data: bytes, path: Place) -> Any:
+    """The content of what ``write_sealed`` wrote at a path, verified.
+
+    Raises:
+        DamagedError: it is torn, changed, or not such a file.
+    """
+    try:
+        outer = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(path, f"it is not JSON ({error})") from error
     if not isinstance(outer, dict) or set(outer) != {"sha256", "content"}:
         raise DamagedError(path, "it does not hold a sha256 and a content")
     try:

@@ -206,7 +206,8 @@ class BlockFolder:
         found = [name for name in (IMAGES, THUMBNAILS, LATENTS, PATHS) if atomic.is_published(data / name, HEAD)]
         for group in (REWARDS, FEATURES):
             if (data / group).is_dir():
-                folders = (entry.name for entry in (data / group).iterdir() if atomic.is_published(entry, HEAD))
+                entries = (entry for entry in (data / group).iterdir() if entry.name != HEAD)
+                folders = (entry.name for entry in entries if atomic.is_published(entry, HEAD))
                 found += sorted(f"{group}/{name}" for name in folders if not name.startswith("."))
         if self._lock.held:
             self._names = found
@@ -339,14 +340,17 @@ class BlockFolder:
         return total * 1e-6
 
     def _create_or_check(self) -> None:
-        if self.path.exists() and self._damage():
+        # A request less for a bucket, where only the spec tells that there is something.
+        if (isinstance(self.path, ObjectPath) or self.path.exists()) and self._damage():
             with self._lock.hold(wait=True):
                 why = self._damage()
                 if why and (aside := self.store.move_aside(self.path, why, SPEC)):
                     logger.warning("%s; moved to %s, and everything in it is computed again", why, aside)
-        if not (self.path / SPEC).exists():
+        try:
+            stored = atomic.read_sealed(self.path / SPEC)
+        except FileNotFoundError:
             self._publish()
-        stored = atomic.read_sealed(self.path / SPEC)
+            stored = atomic.read_sealed(self.path / SPEC)
         changed = differences(stored["shape"], self.shape)
         if changed:
             raise StoreError(
@@ -370,16 +374,22 @@ class BlockFolder:
 
     def _publish(self) -> None:
         with atomic.publish_folder(self.path, SPEC) as temporary:
+            if isinstance(self.path, ObjectPath):
+                for path, content in self._groups(temporary).items():
+                    atomic.write_json(path, content)
             atomic.write_sealed(temporary / SPEC, {"spec": self.spec, "shape": self.shape})
 
-    def _groups(self) -> dict[Place, dict[str, Any]]:
-        data = self.path / "data.zarr"
+    def _groups(self, folder: Place) -> dict[Place, dict[str, Any]]:
+        data = folder / "data.zarr"
         about = {"kind": self.kind, "key": self.key, "spec": self.spec}
         return {data / "zarr.json": group_metadata(about), data / REWARDS / "zarr.json": group_metadata({})}
 
     def _mend_groups(self) -> None:
-        # The groups hold nothing that spec.json does not say; they are there for other readers of Zarr.
-        for path, content in self._groups().items():
+        # The groups hold nothing that spec.json does not say; they are there for other readers of Zarr. In a bucket
+        # they are written before it.
+        if isinstance(self.path, ObjectPath):
+            return
+        for path, content in self._groups(self.path).items():
             if not atomic.holds_json(path, content):
                 atomic.write_json(path, content)
 

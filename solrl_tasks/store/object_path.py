@@ -115,6 +115,12 @@ class ObjectPath:
         """All objects below, at any depth, by key."""
         return self.bucket.below(self.key)
 
+    def read_below(self, name: str) -> list[tuple["ObjectPath", bytes]]:
+        """All objects of one name below, at any depth, with their bytes; small ones known before are not fetched."""
+        wanted = [entry for entry in self.entries() if PurePosixPath(entry.key).name == name]
+        found = self.bucket.get_many(wanted)
+        return [(ObjectPath(self.bucket, PurePosixPath(key)), found[key]) for key in sorted(found)]
+
     def read_bytes(self) -> bytes:
         """The object's bytes. Raises FileNotFoundError if there is none."""
         return self.bucket.get(self.key).data

@@ -13,6 +13,7 @@ from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import ConfigChangedError, DamagedError, MissingObjectError, StoreError
 from solrl_tasks.store.journal import open_journal
 from solrl_tasks.store.keys import digest
+from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.places import Lock
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Ref
@@ -77,7 +78,13 @@ class RunView:
 
     def summaries(self) -> dict[int, dict[str, Any]]:
         """All committed summaries by iteration, in order, verified; damaged ones are left out."""
-        found = {number: self.summary(number) for number in self.iterations()}
+        folder = self.path / "iterations"
+        if isinstance(folder, ObjectPath):
+            # One listing for all, and no request for those that are known from before.
+            read = {path: data for path, data in folder.read_below("summary.json") if path.parent.name.isdigit()}
+            found = {int(path.parent.name): self._unsealed(path, data) for path, data in sorted(read.items())}
+        else:
+            found = {number: self.summary(number) for number in self.iterations()}
         return {number: summary for number, summary in found.items() if summary is not None}
 
     def refs(self, iteration: int) -> dict[str, Ref]:
@@ -104,6 +111,13 @@ class RunView:
             return dict(atomic.read_sealed(path))
         except FileNotFoundError:
             return None
+        except DamagedError as error:
+            self._damaged(error)
+            return None
+
+    def _unsealed(self, path: Place, data: bytes) -> dict[str, Any] | None:
+        try:
+            return dict(atomic.unseal(data, path))
         except DamagedError as error:
             self._damaged(error)
             return None
