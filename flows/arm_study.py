@@ -1,6 +1,7 @@
 """A study of arms, from what was asked in plain words to what the store and MLflow hold."""
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -148,12 +149,13 @@ def study_arms(settings: Settings, asked: Asked, watcher: "Watcher") -> "tuple[s
     from solrl_tasks.studies.arms_page import arms_curves, arms_metrics, arms_page
     from solrl_tasks.studies.runs import execute
 
-    settled = settle(asked)
+    started, settled = time.monotonic(), settle(asked)
     store = Store.open(settings.store_root)
     with Run.open(store, settled.run_id, _held(store, settled)):
         outcomes = execute(settings.store_root, settled.runs, asked.parallel, asked.seconds, watcher)
+        left = None if asked.seconds is None else asked.seconds - (time.monotonic() - started)
         # One after the other, after all else: nothing may share the device with them.
-        outcomes += execute(settings.store_root, settled.timings, 1, asked.seconds, watcher)
+        outcomes += execute(settings.store_root, settled.timings, 1, left, watcher)
         study = read_study(store, settled, outcomes)
         page = arms_page(study, [replace(asked, seconds=None).command()])
         publish_study(settings, settled.run_id, page, arms_metrics(study), arms_curves(study))
@@ -252,7 +254,13 @@ def _check(runs: "Sequence[ArmRun]", asked: Asked) -> None:
     from solrl_tasks.workers.numerics import default_device
     from solrl_tasks.workers.site import LocalSite
 
-    here, seen = LocalSite(default_device()), set[str]()
+    device = default_device()
+    if asked.parallel > 1 and device.type == "cuda" and any(_unsettled(run.recipe) for run in runs):
+        raise UserError(
+            f"{asked.config} leaves a chunk to the device (auto), which only a process that has it to itself can "
+            "measure: give numbers for explore.chunk, regenerate.chunk and evaluate.sampling.chunk, or use one process"
+        )
+    here, seen = LocalSite(device), set[str]()
     for run in runs:
         if run.arm.name in seen:
             continue
@@ -263,6 +271,12 @@ def _check(runs: "Sequence[ArmRun]", asked: Asked) -> None:
                 require_engines(run.recipe, here)
         except (ValueError, LookupError) as error:
             raise UserError(f"{asked.config}, arm {run.arm.name}: {error}") from error
+
+
+def _unsettled(recipe: "Recipe") -> bool:
+    from solrl_tasks.stages.chunks import samplings
+
+    return any(sampling.chunk == "auto" for sampling in samplings(recipe))
 
 
 def _run_id(asked: Asked, family: "Family") -> str:

@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -41,7 +43,10 @@ class FlowWatcher:
 
     def ended(self, outcome: "Outcome") -> None:
         """A line; a failure is a warning."""
-        current_reporter().note(str(outcome))
+        if outcome.state == "failed":
+            current_reporter().note(str(outcome))
+        else:
+            _log().info("%s", outcome)
 
     def _tell(self, share: float, description: str) -> None:
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -52,6 +57,13 @@ class FlowWatcher:
             self._artifact = made
         else:
             update_progress_artifact(self._artifact, share, description)
+
+
+def _log() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logger
 
 
 class TerminalWatcher:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+from pydantic import ValidationError
 
 from solrl_tasks.config.recipe import Recipe, SamplingSpec
 from solrl_tasks.store.errors import StoreError
@@ -285,8 +286,11 @@ def _runs_of(store: Store | None) -> Iterable[tuple[RunView, Recipe, list[Summar
         if info.config is None or store is None:
             continue
         view = RunView(store, info.run_id)
-        summaries = [Summary.model_validate(one) for one in view.summaries().values()]
-        yield view, Recipe.model_validate(info.config), summaries
+        try:
+            recipe = Recipe.model_validate(info.config)
+        except ValidationError:  # of another version: nothing is known of what it cost
+            continue
+        yield view, recipe, [Summary.model_validate(one) for one in view.summaries().values()]
 
 
 def _record(view: RunView, summaries: Sequence[Summary]) -> Mapping[str, Any]:

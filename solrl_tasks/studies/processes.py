@@ -11,7 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 TICK_SECONDS: Final = 5.0
-END_SECONDS: Final = 5.0
+IDLE_SECONDS: Final = 0.5
+END_SECONDS: Final = 10.0
 
 
 class ProcessDiedError(RuntimeError):
@@ -85,16 +86,18 @@ class _Slot(Generic[Task, Result]):
         self._thread.start()
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, whatever it is doing; it is gone afterwards."""
         self._ended.set()
-        if self._process is not None and self._process.is_alive():
-            self._process.join(END_SECONDS if self._idle else 0)
+        # A thread with nothing left to hand out ends by itself, and its process with the pipe.
+        self._thread.join(IDLE_SECONDS)
+        if self._thread.is_alive() and self._process is not None:
             self._process.terminate()
         self._thread.join(END_SECONDS)
-
-    @property
-    def _idle(self) -> bool:
-        return not self._thread.is_alive()
+        if self._process is not None:
+            self._process.join(END_SECONDS)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
 
     def _loop(self) -> None:
         while not self._ended.is_set():

@@ -159,6 +159,16 @@ def test_a_study_has_one_report_whatever_its_seeds_and_iterations(micro_config: 
     assert run_id() != run_id(changes={"update.optimizer.lr": 0.2}) != run_id(arms=("bf16-explore",))
 
 
+def test_processes_of_one_gpu_do_not_measure_what_it_holds(micro_config: Path, monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    monkeypatch.setattr("solrl_tasks.workers.numerics.default_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr("solrl_tasks.studies.families.report_engines", lambda _: {})
+    asked = Asked(study="controls", config=str(micro_config), parallel=2, changes={"explore.chunk": "auto"})
+    with pytest.raises(UserError, match=r"give numbers for explore\.chunk"):
+        settle(asked)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "words"),
     [
