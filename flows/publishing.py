@@ -35,7 +35,7 @@ def store_id(store: Store) -> str:
     try:
         return str(atomic.read_sealed(path))
     except FileNotFoundError:
-        atomic.write_sealed(path, os.urandom(8).hex())
+        atomic.write_sealed_once(path, os.urandom(8).hex())
         return str(atomic.read_sealed(path))
 
 
@@ -99,7 +99,9 @@ def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator
         if last is not None:
             export_adapter(store, view, last, Path(folder))
             adapter = (last.step, Path(folder))
-        yield RunFiles(view.iteration_dir, adapter, report_files(store, view.run_id))
+        yield RunFiles(
+            lambda step: store.local_folder(view.iteration_dir(step)), adapter, report_files(store, view.run_id)
+        )
 
 
 def export_adapter(store: Store, view: RunView, summary: Summary, folder: Path) -> Path:
