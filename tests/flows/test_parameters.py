@@ -90,6 +90,8 @@ def test_ranges_are_those_of_the_recipe(schema: dict[str, Any], parameter: str, 
     rules = schema["properties"][parameter]["allOf"][0]
     low = rules.get("minimum", 1e-9)
     values = rules.get("enum") or [low, min(rules.get("maximum", 1), 2**53)]
+    if rules["type"] == "string" and "enum" not in rules:
+        values = ["x" * rules["minLength"]]
     (tmp_path / "r.yaml").write_text("select: {keep: 2}\nexplore: {candidates: 100000}\n")
     for value in values:
         recipe, base = read_recipe(str(tmp_path / "r.yaml"), {parameter: value})
