@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from functools import cached_property
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from pydantic import Field
 from scipy import optimize, stats
 
 from solrl_tasks.analysis.estimates import Estimate, Figure, confidence_interval, mean_estimate
-from solrl_tasks.analysis.progress import crossing
 from solrl_tasks.config.base import Frozen
 
 Floats = NDArray[np.float64]
@@ -219,15 +219,14 @@ def find_plateau(curves: Curves, confidence: float = 0.95) -> Plateau:
 
 def reach(curves: Curves, level: float) -> Reached:
     """What each run spent when its rising curve first comes to a level, between evaluations on a straight line."""
-    each = [_spent(curves, row, _place(curves.places, curves.rewards[row], level)) for row in range(len(curves.seeds))]
-    mean = curves.rewards.mean(axis=0)
-    place = _place(curves.places, mean, level)
-    costs = [math.nan if one is None else one for one in each]
+    found = _spent(_Lines.of(curves), level)
+    mean = float(_spent(_Lines.mean_of(curves), level)[0])
+    place = curves.places[-1] if math.isnan(mean) else np.interp(mean, curves.costs.mean(axis=0), curves.places)
     return Reached(
-        cost=mean_estimate(np.array(costs)),
-        each=tuple(each),
-        of_mean=None if place is None else float(np.interp(place, curves.places, curves.costs.mean(axis=0))),
-        noise=float(np.interp(curves.places[-1] if place is None else place, curves.places, curve_noise(curves))),
+        cost=mean_estimate(found),
+        each=tuple(None if math.isnan(one) else one for one in found.tolist()),
+        of_mean=None if math.isnan(mean) else mean,
+        noise=float(np.interp(place, curves.places, curve_noise(curves))),
     )
 
 
@@ -256,7 +255,7 @@ def time_to_reward(arm: Curves, baseline: Curves, shares: Sequence[float] = SHAR
     """
     if not shares or min(shares) <= 0 or np.any(np.diff(shares) <= 0):
         raise ValueError(f"shares must be above 0 and increase, found {tuple(shares)}")
-    plateau = find_plateau(baseline)
+    plateau, pair = find_plateau(baseline), _Pair(arm, baseline)
     found, below = [], 0.0
     for share in shares:
         level, step = plateau.threshold(share), (share - below) * (plateau.level - plateau.start)
@@ -270,7 +269,7 @@ def time_to_reward(arm: Curves, baseline: Curves, shares: Sequence[float] = SHAR
                 step=step,
                 arm=mine,
                 baseline=theirs,
-                speedup=speed_up(arm, baseline, plateau, share),
+                speedup=pair.speed_up(plateau, share),
                 unresolved=not clear,
             )
         )
@@ -287,25 +286,93 @@ def speed_up(arm: Curves, baseline: Curves, plateau: Plateau, share: float) -> S
     Raises:
         ValueError: no seed is in both arms.
     """
-    mine, theirs = arm.paired(baseline)
-    level = plateau.threshold(share)
-    ours, base = reach(mine, level), reach(theirs, level)
-    known = mean_estimate(_log_ratios(mine, ours, theirs, base))
-    bound = _bound(ours.censored, base.censored)
-    low, high = confidence_interval(known) if bound == "exact" else (math.nan, math.nan)
-    whole, between = _of_mean(_mean(mine), _mean(theirs), plateau, share), _resampled(mine, theirs, plateau, share)
-    return SpeedUp(
-        ratio=math.nan if bound == "unknown" else math.exp(known.mean),
-        low=math.exp(low),
-        high=math.exp(high),
-        bound=bound,
-        pairs=len(mine.seeds),
-        arm_censored=ours.censored,
-        baseline_censored=base.censored,
-        of_mean=whole if whole > 0 else math.nan,
-        of_mean_low=between[0],
-        of_mean_high=between[1],
-    )
+    return _Pair(arm, baseline).speed_up(plateau, share)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Rising curves, ``[R, E]``, and what they are fitted to."""
+
+    places: Floats
+    rewards: Floats
+    costs: Floats
+
+    @classmethod
+    def of(cls, curves: Curves) -> Self:
+        """Every run."""
+        return cls(curves.places, curves.rewards, curves.costs)
+
+    @classmethod
+    def mean_of(cls, curves: Curves, rows: NDArray[np.int64] | None = None) -> Self:
+        """Means over runs: over all, or over each row of ``[R, n]`` chosen ones."""
+        chosen = np.arange(len(curves.seeds))[None] if rows is None else rows
+        return cls(curves.places, curves.rewards[chosen].mean(axis=1), curves.costs[chosen].mean(axis=1))
+
+    @cached_property
+    def fitted(self) -> Floats:
+        """As ``isotonic`` makes them."""
+        return isotonic(self.rewards)
+
+
+class _Pair:
+    """Two arms with the seeds that both have, and resamples of these, fitted once for all levels."""
+
+    def __init__(self, arm: Curves, baseline: Curves) -> None:
+        self._arm, self._baseline = arm.paired(baseline)
+        count = len(self._arm.seeds)
+        # A stream of its own: the same curves give the same interval.
+        drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+        kinds, self._which = np.unique(np.sort(drawn, axis=1), axis=0, return_inverse=True)
+        self._resampled = _Lines.mean_of(self._arm, kinds), _Lines.mean_of(self._baseline, kinds)
+        self._whole = _Lines.mean_of(self._arm), _Lines.mean_of(self._baseline)
+
+    def speed_up(self, plateau: Plateau, share: float) -> SpeedUp:
+        """At a share of the baseline's gain."""
+        level = plateau.threshold(share)
+        ours, base = reach(self._arm, level), reach(self._baseline, level)
+        known = mean_estimate(self._log_ratios(ours, base))
+        bound = _bound(ours.censored, base.censored)
+        low, high = confidence_interval(known) if bound == "exact" else (math.nan, math.nan)
+        whole = float(_ratios(*self._whole, plateau, share)[0])
+        low_of_mean, high_of_mean = self._interval(plateau, share)
+        return SpeedUp(
+            ratio=math.nan if bound == "unknown" else math.exp(known.mean),
+            low=math.exp(low),
+            high=math.exp(high),
+            bound=bound,
+            pairs=len(self._arm.seeds),
+            arm_censored=ours.censored,
+            baseline_censored=base.censored,
+            of_mean=whole if whole > 0 else math.nan,
+            of_mean_low=low_of_mean,
+            of_mean_high=high_of_mean,
+        )
+
+    def _log_ratios(self, ours: Reached, base: Reached) -> Floats:
+        """Logarithms of the ratios of pairs; a run that never comes there counts with all that it spent."""
+        mine, theirs = (
+            np.array([end if own is None else own for own, end in zip(found.each, curves.costs[:, -1], strict=True)])
+            for found, curves in ((ours, self._arm), (base, self._baseline))
+        )
+        # A run that begins above the level spent nothing for it: it has no ratio and is left out.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs: Floats = np.log(theirs / mine)
+        return logs
+
+    def _interval(self, plateau: Plateau, share: float) -> tuple[float, float]:
+        """Ends of a 95 % interval of the ratio of mean curves by resampling pairs of seeds.
+
+        Percentiles of few units are too near: they are taken further out, by as much as Student's t and the missing
+        n - 1 ask for (expanded percentiles, Hesterberg, arXiv 1411.5279, section 5.3).
+        """
+        count = len(self._arm.seeds)
+        if count < 2:
+            return math.nan, math.nan
+        found = _ratios(*self._resampled, plateau, share)[self._which.ravel()]
+        reach = math.sqrt(count / (count - 1)) * stats.t.ppf(0.975, count - 1)
+        outside = float(stats.norm.cdf(-reach))
+        low, high = np.quantile(found, [outside, 1 - outside], method="nearest")
+        return float(low), float(high)
 
 
 def _bound(arm: int, baseline: int) -> Bound:
@@ -314,73 +381,33 @@ def _bound(arm: int, baseline: int) -> Bound:
     return "at most" if arm else "at least" if baseline else "exact"
 
 
-def _log_ratios(arm: Curves, ours: Reached, baseline: Curves, base: Reached) -> Floats:
-    """Logarithms of the ratios of pairs; a run that never comes there counts with all that it spent."""
-    mine = np.array([end if own is None else own for own, end in zip(ours.each, arm.costs[:, -1], strict=True)])
-    theirs = np.array([end if own is None else own for own, end in zip(base.each, baseline.costs[:, -1], strict=True)])
-    # A run that begins above the level spent nothing for it: it has no ratio and is left out.
+def _ratios(arm: _Lines, baseline: _Lines, plateau: Plateau, share: float) -> Floats:
+    """Ratios of costs at a share of the gain of each baseline, ``[R]``; 0 where the arm never comes there.
+
+    The end of a baseline's rising curve is never below the mean of its tail: the baseline always comes there. NaN where
+    it has no gain, or the arm begins there.
+    """
+    start, rewards = baseline.rewards[:, 0], baseline.rewards
+    end = rewards[:, -plateau.tail :].mean(axis=1) if plateau.trend == "flat" else rewards[:, -1]
+    level = start + share * (end - start)
+    theirs, mine = _spent(baseline, level), _spent(arm, level)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs: Floats = np.log(theirs / mine)
-    return logs
+        ratios = np.where(np.isnan(mine), 0.0, theirs / mine)
+    told: Floats = np.where((end > start) & np.isfinite(ratios), ratios, np.nan)
+    return told
 
 
-def _of_mean(arm: "_MeanCurve", baseline: "_MeanCurve", plateau: Plateau, share: float) -> float:
-    """Ratio of the costs at a share of the baseline's own gain; 0 where the arm never comes there.
-
-    The end of a baseline's rising mean curve is never below the mean of its tail: the baseline always comes there. NaN
-    where it has no gain.
-    """
-    start, rewards = baseline.rewards[0], baseline.rewards
-    end = rewards[-plateau.tail :].mean() if plateau.trend == "flat" else rewards[-1]
-    level = float(start + share * (end - start))
-    theirs, mine = (_place(one.places, one.rewards, level) for one in (baseline, arm))
-    if end <= start or theirs is None:
-        return math.nan
-    if mine is None:
-        return 0.0
-    spent, own = np.interp(theirs, baseline.places, baseline.costs), np.interp(mine, arm.places, arm.costs)
-    return float(spent / own) if own > 0 else math.nan
-
-
-def _resampled(arm: Curves, baseline: Curves, plateau: Plateau, share: float) -> tuple[float, float]:
-    """Ends of a 95 % interval of ``_of_mean`` by resampling pairs of seeds.
-
-    Percentiles of few units are too near: they are taken further out, by as much as Student's t and the missing n - 1
-    ask for (expanded percentiles, Hesterberg, arXiv 1411.5279, section 5.3).
-    """
-    count = len(arm.seeds)
-    if count < 2:
-        return math.nan, math.nan
-    # A stream of its own: the same curves give the same interval.
-    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    kinds, which = np.unique(np.sort(drawn, axis=1), axis=0, return_inverse=True)
-    found = [_of_mean(_mean(arm, rows), _mean(baseline, rows), plateau, share) for rows in kinds]
-    reach = math.sqrt(count / (count - 1)) * stats.t.ppf(0.975, count - 1)
-    outside = float(stats.norm.cdf(-reach))
-    low, high = np.quantile(np.array(found)[which.ravel()], [outside, 1 - outside], method="nearest")
-    return float(low), float(high)
-
-
-@dataclass(frozen=True)
-class _MeanCurve:
-    """Means over rows, ``[E]`` each."""
-
-    places: Floats
-    rewards: Floats
-    costs: Floats
-
-
-def _mean(curves: Curves, rows: NDArray[np.int64] | None = None) -> _MeanCurve:
-    chosen = slice(None) if rows is None else rows
-    return _MeanCurve(curves.places, curves.rewards[chosen].mean(axis=0), curves.costs[chosen].mean(axis=0))
-
-
-def _place(places: Floats, rewards: Floats, level: float) -> float | None:
-    """Where the rising curve of ``[E]`` rewards first comes to a level."""
-    fitted = isotonic(rewards)
+def _spent(lines: _Lines, level: float | Floats) -> Floats:
+    """What each has spent when its fitted curve first comes to its level, ``[R]``; NaN where it never does."""
+    fitted, rows = lines.fitted, np.arange(len(lines.fitted))
     # The end of a fit can be the level itself but for the last digit.
-    return crossing(places.tolist(), fitted.tolist(), level - ROUNDING * float(np.ptp(rewards)))
-
-
-def _spent(curves: Curves, row: int, place: float | None) -> float | None:
-    return None if place is None else float(np.interp(place, curves.places, curves.costs[row]))
+    wanted = np.broadcast_to(level, rows.shape) - ROUNDING * np.ptp(lines.rewards, axis=1)
+    there = fitted >= wanted[:, None]
+    after = there.argmax(axis=1)
+    before = np.maximum(after - 1, 0)
+    low, high = fitted[rows, before], fitted[rows, after]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(after > before, (wanted - low) / (high - low), 0.0)
+    costs = lines.costs[rows, before] + part * (lines.costs[rows, after] - lines.costs[rows, before])
+    spent: Floats = np.where(there.any(axis=1), costs, np.nan)
+    return spent

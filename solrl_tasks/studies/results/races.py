@@ -40,13 +40,25 @@ def _race(found: Results, race: Race) -> list[Block]:
     costs = [(race.baseline, *(_cost(at.baseline) for at in first))]
     costs += [(name, *(_cost(at.arm) for at in reached)) for name, reached in race.arms.items()]
     ratios = [row for name, reached in race.arms.items() for row in _ratio_rows(name, reached)]
-    note = " ".join(part for part in (_level(race.plateau), gone) if part)
+    note = " ".join(part for part in (_level(race.plateau), gone, _seconds_of(found, race)) if part)
     where = said(found, ERRORS, kind_of(race))
     return [
         Table(f"Cost of shares of the gain of {race.baseline}, {race.unit}", columns, tuple(costs), where, note),
         Table(f"Times less than {race.baseline}, {race.unit}", columns, tuple(ratios), where),
         *claim_lines(race.claims),
     ]
+
+
+def _seconds_of(found: Results, race: Race) -> str:
+    """What has to be known of measured seconds: some engines stand in for others."""
+    if race.unit != "measured device-seconds":
+        return ""
+    notes: dict[str, list[str]] = {}
+    for name in race.arms:
+        arm = found.arm(name)
+        if arm is not None and arm.note:
+            notes.setdefault(arm.note, []).append(name)
+    return " ".join(f"{', '.join(names)}: {note}." for note, names in notes.items())
 
 
 def _cost(reached: Reached) -> str:

@@ -101,6 +101,13 @@ def test_costs_of_different_kinds_stand_in_tables_of_their_own(found, pictures):
     assert any("measured device-seconds" in getattr(block, "markdown", "") for block in section.blocks)
 
 
+def test_measured_seconds_of_an_emulated_engine_say_so(found, pictures):
+    timed = found.model_copy(update={"races": (found.races[0].model_copy(update={"unit": "measured device-seconds"}),)})
+    notes = [getattr(block, "note", "") for block in sections_of(timed, pictures)["time-to-reward"].blocks]
+    assert "solrl-nvfp4, nvfp4-direct: emulated: its seconds say nothing." in notes[0]
+    assert "emulated" not in sections_of(found, pictures)["time-to-reward"].blocks[0].note
+
+
 def test_a_censored_arm_says_how_many_came_there(found, pictures):
     section = sections_of(found, pictures)["time-to-reward"]
     rows = {row[0]: row for row in section.blocks[0].rows}
