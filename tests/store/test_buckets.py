@@ -139,6 +139,42 @@ def test_a_changed_chunk_is_found(store: Store, part: str):
     assert pool.missing([REWARD], 8) == []
 
 
+def test_what_a_killed_removal_left_is_still_true(store: Store):
+    pool = fill(store)
+    path = store.folder("pools") / pool.key
+    (path / "spec.json").unlink()
+    assert describe_pools(store) == []
+    assert [item.key for item in plan_gc(store, -5.0)] == [pool.key]
+    again = Pool.open(store, SPEC, ROWS, CHUNK)
+    assert again.missing([REWARD], 8) == [] and not store.quarantine.exists()
+
+
+def test_a_pool_with_a_damaged_spec_is_moved_aside_whole(store: Store):
+    pool = fill(store)
+    path = store.folder("pools") / pool.key
+    names = {entry.key.removeprefix(path.key) for entry in path.entries()}
+    atomic.write_bytes(path / "spec.json", b"{}")
+    again = Pool.open(store, SPEC, ROWS, CHUNK)
+    assert len(again.missing([REWARD], 8)) == 6
+    aside = next(entry for entry in store.quarantine.iterdir() if not entry.name.endswith(".why.txt"))
+    assert {entry.key.removeprefix(aside.key) for entry in aside.entries()} == names
+
+
+def test_an_array_that_nobody_finished_is_made_anew(store: Store):
+    pool = fill(store)
+    array = store.folder("pools") / pool.key / "data.zarr" / "rewards" / REWARD
+    (array / "zarr.json").unlink()
+    assert len(pool.missing([REWARD], 8)) == 6
+    fill(store)
+    assert pool.missing([REWARD], 8) == [] and not store.quarantine.exists()
+
+
+def test_whoever_may_only_read_is_told_by_his_own_clock(store: Store, monkeypatch: pytest.MonkeyPatch, caplog):
+    bucket = Bucket(str(store.root))
+    monkeypatch.setattr(bucket, "put", lambda *_: (_ for _ in ()).throw(StoreError("AccessDenied")))
+    assert abs(bucket.now() - bucket.now()) < 1 and "the clock of this machine stands in" in caplog.text
+
+
 def test_samples_come_back(store: Store):
     samples = Samples.open(store, {"of": 1}, np.array([[3, 1], [-1, -1]]), (2, 2, 2), 2)
     with samples.lock():
