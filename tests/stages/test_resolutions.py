@@ -26,6 +26,7 @@ from solrl_tasks.store.keys import key
 from solrl_tasks.workers.inline import InlineWorker
 from solrl_tasks.workers.numerics import default_device
 from solrl_tasks.workers.rollout import Rollout
+from solrl_tasks.workers.site import LocalSite
 from tests.support.contents import run_contents
 from tests.support.killing import Kill, check_little_was_redone, run_child
 from tests.support.micro import micro_recipe, write_prompts
@@ -37,9 +38,10 @@ SIDE, SMALL = 32, 16
 DARKNESS = RewardSpec(name="tests.support.rewards:darkness")
 
 
-def spec_of(**explore):
-    """The spec of a pool of the default recipe, on a CPU, of a model of no files."""
-    session = SimpleNamespace(recipe=Recipe(), device=torch.device("cpu"), base_digest="b" * 64)
+def spec_of(recipe=None, **explore):
+    """The spec of a pool, on a CPU, of a model of no files."""
+    worker = SimpleNamespace(site=LocalSite(torch.device("cpu")))
+    session = SimpleNamespace(recipe=recipe or Recipe(), worker=worker, base_digest="b" * 64)
     return pool_spec(session, BASE, "p" * 64, 1234, ExploreSpec(chunk=24, **explore))
 
 
@@ -55,9 +57,7 @@ def test_a_lower_resolution_and_where_its_noise_comes_from_are_in_the_key():
     spec = spec_of(resolution=32)
     assert spec["conditioning"]["resolution"] == 32
     assert spec["lowered"] == {"from": 64, "noise": "mean-v1", "scored": "bicubic-v1"}
-    small = Recipe(model=ModelSpec(resolution=32))
-    session = SimpleNamespace(recipe=small, device=torch.device("cpu"), base_digest="b" * 64)
-    whole = pool_spec(session, BASE, "p" * 64, 1234, ExploreSpec(chunk=24))
+    whole = spec_of(Recipe(model=ModelSpec(resolution=32)))
     assert len({key(whole), key(spec), key(spec_of(resolution=16)), key(spec_of())}) == 4
 
 
@@ -68,11 +68,7 @@ def test_numerics_are_those_of_the_resolution(monkeypatch):
     for module in (dtypes, numerics):
         monkeypatch.setattr(module, "device_class", lambda device: "sm_90")
     recipe = Recipe(model=ModelSpec(resolution=512))
-    session = SimpleNamespace(recipe=recipe, device=torch.device("cpu"), base_digest="b" * 64)
-    decode = {
-        side: pool_spec(session, BASE, "p", 1, ExploreSpec(chunk=1, resolution=side))["numerics"]["decode"]
-        for side in (None, 256, 128)
-    }
+    decode = {side: spec_of(recipe, resolution=side)["numerics"]["decode"] for side in (None, 256, 128)}
     assert decode == {None: "compiled", 256: "compiled", 128: "eager"}
 
 
