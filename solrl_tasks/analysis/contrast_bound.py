@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Measure = Callable[[Floats], float]
 
 QUANTILE: Final = 0.99
-"""Of |proxy - true|, where the largest is too much at the mercy of one image."""
+"""Share of proxy - true in the middle, where the ends are too much at the mercy of one image."""
 
 
 def asymptotic_range(count: int) -> float:
@@ -59,9 +59,9 @@ class Deviation:
         raw: largest |proxy - true|, nothing taken off.
         centred: half of the largest minus the smallest of proxy - true: the smallest Delta that any constant leaves,
             and therefore the one that makes the most of the bound.
-        quantile: the ``QUANTILE`` of |proxy - true| after the same constant. Choices by candidates beyond it are not
-            covered: with it the bound is no longer certain.
-        offset: that constant, the middle between the two ends.
+        quantile: half of the width that the middle ``QUANTILE`` of proxy - true takes. Choices by candidates beyond it
+            are not covered: with it the bound is no longer certain.
+        offset: the constant that ``centred`` takes off, the middle between the two ends.
     """
 
     raw: Floats
@@ -76,7 +76,7 @@ class Deviation:
         return cls(
             raw=_each(gaps, lambda d: float(np.max(np.abs(d)))),
             centred=_each(gaps, lambda d: float(np.ptp(d)) / 2),
-            quantile=_each(gaps, lambda d: float(np.quantile(np.abs(d - _middle(d)), QUANTILE))),
+            quantile=_each(gaps, _half_width),
             offset=_each(gaps, _middle),
         )
 
@@ -163,6 +163,11 @@ def _valid_gaps(proxy: Floats, true: Floats) -> list[Floats]:
 
 def _middle(values: Floats) -> float:
     return float(np.max(values) + np.min(values)) / 2
+
+
+def _half_width(values: Floats) -> float:
+    low, high = np.quantile(values, ((1 - QUANTILE) / 2, (1 + QUANTILE) / 2))
+    return float(high - low) / 2
 
 
 def _moment(measure: Callable[..., Any], values: Floats, least: int) -> float:

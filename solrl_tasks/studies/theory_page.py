@@ -190,7 +190,7 @@ def _inputs(theory: Theory) -> list[Block]:
     deltas = [
         ("raw: largest |proxy - true|", theory.deviation.raw, at_most["raw"]),
         ("centred: after the best constant of the prompt", theory.deviation.centred, at_most["centred"]),
-        (f"{QUANTILE:g} quantile, after that constant", theory.deviation.quantile, at_most["quantile"]),
+        (f"of the middle {QUANTILE:.0%}", theory.deviation.quantile, at_most["quantile"]),
     ]
     rows = [
         (name, _estimate(mean_estimate(each)), _number(top), _number(top / sigma.mean)) for name, each, top in deltas

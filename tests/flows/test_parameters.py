@@ -58,6 +58,7 @@ def test_the_deployments_and_where_they_are_found():
     assert {(one.flow_name, one.name) for one in others} >= {
         ("solrl-controls", "default"),
         ("solrl-ablation", "default"),
+        ("solrl-theory", "default"),
     }
     assert train.entrypoint == "flows.train.train"
     assert train.concurrency_limit is None, "the server's slots outlive a power cut"
