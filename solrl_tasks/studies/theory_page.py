@@ -85,7 +85,7 @@ def _answers(theory: Theory) -> Table:
     columns = "gain by", "rule", "candidates (95 %)", "Gaussian rewards"
     keep, last = theory.kept.keep, int(theory.kept.candidates[-1])
     note = (
-        f"{keep} are kept; pools hold {last} candidates, so that an answer of {last} is *at least*. The Gaussian "
+        f"{keep} are kept; pools hold {last} candidates, so that an answer of {last} is a least number. The Gaussian "
         "answer looks beyond them."
     )
     return Table("Where more candidates stop paying", columns, tuple(rows), _source(theory), note)
