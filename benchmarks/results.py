@@ -42,7 +42,7 @@ from solrl_tasks.studies.results.findings import NothingToReportError, Results
 from solrl_tasks.studies.results.pages import MarksError, fill_docs, make_page, read_docs
 from solrl_tasks.studies.results.plan import METHOD, ResultsPlan, Settings, plan_results
 from solrl_tasks.studies.results.ranks import Filled, Ranking, RankPool, compare, fill, rank_pools
-from solrl_tasks.studies.results.times import find_times
+from solrl_tasks.studies.results.times import RolloutTimes, find_times
 from solrl_tasks.studies.runs import Outcome, SilentWatcher, execute, read_runs
 from solrl_tasks.studies.timing import plan_timing
 
@@ -71,15 +71,18 @@ def main() -> None:
 
 
 def _main(arguments: argparse.Namespace) -> bool:
+    # What is wrong with files is said before the work, not after it.
     if arguments.docs is not None:
-        read_docs(arguments.docs)  # before the work, not after it
+        read_docs(arguments.docs)
+    times = find_times([read_report(file) for file in arguments.bench])
     if arguments.from_report is not None:
         found = Results.model_validate_json(arguments.from_report.read_text("utf-8"))
-        write(arguments, found)
+        claims = add_measurements(found, None, times, "").time_claims
+        write(arguments, found.model_copy(update={"times": times, "time_claims": claims}) if times else found)
         return True
     plan = make_plan(arguments)
     good = arguments.report or work(arguments, plan)
-    write(arguments, read(arguments, plan))
+    write(arguments, read(arguments, plan, times))
     return good
 
 
@@ -157,18 +160,16 @@ def read_ranks(arguments: argparse.Namespace, pools: Sequence[RankPool]) -> Rank
     return ranking
 
 
-def read(arguments: argparse.Namespace, plan: ResultsPlan) -> Results:
+def read(arguments: argparse.Namespace, plan: ResultsPlan, times: tuple[RolloutTimes, ...]) -> Results:
     """What the store, the ranks and the benches say.
 
     Raises:
         NothingToReportError: no run is complete.
-        ReportError: a file is no report of a bench.
     """
     store = Store.open(arguments.store, create=False)
     records = read_runs(store, runs(arguments, plan), arguments.hardware, timings(arguments, plan))
     found = find_results(records, plan.roles, arguments.iterations)
     ranking = read_ranks(arguments, _rank_pools(arguments, plan, 0.0))
-    times = find_times([read_report(file) for file in arguments.bench])
     about = {"absent": dict(plan.absent), "recipe": plan.base.model_dump(mode="json"), "command": _command()}
     engine = plan.engine(METHOD) or plan.base.explore.engine.name
     return add_measurements(found, ranking, times, engine).model_copy(update=about)

@@ -99,6 +99,11 @@ def test_a_page_without_marks_is_refused_before_the_work(call, tmp_path):
     assert "results: summary" in str(code) and not (tmp_path / "store").exists()
 
 
+def test_a_bench_that_cannot_be_read_is_named_before_the_work(call, tmp_path):
+    code, _ = call("--bench", str(tmp_path / "absent.json"))
+    assert "absent.json cannot be read" in str(code) and not (tmp_path / "store").exists()
+
+
 def test_an_arm_that_is_not_there_is_named(call):
     code, _ = call("--arms", "no-such")
     assert "there is no arm no-such; there is bf16-2of2" in str(code)
