@@ -230,11 +230,21 @@ class HeldoutSplit(Frozen):
 
 
 class PromptsSpec(Frozen):
-    """Where prompts come from; no held-out prompt may be a training prompt."""
+    """Where prompts come from; no held-out prompt may be a training prompt.
+
+    ``without`` leaves out of ``train`` what such a split holds out, where ``heldout`` names a source of its own.
+    """
 
     train: str | PromptSource = "scenes:train"
     heldout: str | PromptSource | HeldoutSplit = "scenes:heldout"
+    without: HeldoutSplit | None = None
     per_iteration: Positive = 8
+
+    @model_validator(mode="after")
+    def _one_split(self) -> Self:
+        if self.without is not None and isinstance(self.heldout, HeldoutSplit):
+            raise ValueError("prompts.heldout is a split already: drop prompts.without")
+        return self
 
 
 class TrackingSpec(Frozen):

@@ -37,6 +37,8 @@ def read_sets(spec: PromptsSpec, base: Path | None = None) -> tuple[PromptSet, P
     train = read_prompts(spec.train, base)
     if isinstance(spec.heldout, HeldoutSplit):
         return split(train, spec.heldout)
+    if spec.without is not None:
+        train, _ = split(train, spec.without)
     heldout = read_prompts(spec.heldout, base)
     require_disjoint(train, heldout)
     return train, heldout

@@ -68,7 +68,8 @@ def evaluation_recipe(config: Mapping[str, Any], asked: Mapping[str, Any], rewar
     Raises:
         RecipeError: a value is not allowed.
     """
-    recipe = parse_recipe(config, {"evaluate.every": 1, **asked}, "the run's recipe")
+    given = {"evaluate.every": 1, "prompts.without": _split_before(config, asked), **asked}
+    recipe = parse_recipe(config, given, "the run's recipe")
     spec = recipe.evaluate
     engine = spec.sampling.engine.model_dump(mode="json")
     trained = {reward.name for reward in recipe.rewards}
@@ -83,6 +84,13 @@ def evaluation_recipe(config: Mapping[str, Any], asked: Mapping[str, Any], rewar
     made = parse_recipe(recipe.model_dump(mode="json"), overrides, "the run's recipe")
     # Who computes stands in no dump: it changes no result.
     return made.model_copy(update={"workers": recipe.workers})
+
+
+def _split_before(config: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
+    """The split by which the run held prompts out, where others take their place: it did not train on those either."""
+    heldout = config["prompts"]["heldout"]
+    splits = isinstance(heldout, Mapping) and "fraction" in heldout
+    return heldout if splits and asked.get("prompts.heldout") is not None else None
 
 
 def _fitting(chunk: int | str, seeds: int) -> int | str:

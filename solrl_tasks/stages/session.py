@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -154,7 +155,7 @@ def open_session(
     with _worker(prepared.recipe, store, reporter) as worker:
         require_engines(prepared.recipe, worker.site)
         prepared = _with_chunks(prepared, store, run_id, worker, reporter)
-        with Run.open(store, run_id, prepared.recipe.model_dump(mode="json")) as run:
+        with Run.open(store, run_id, prepared.recipe.model_dump(mode="json"), _with_later_fields) as run:
             session = Session(prepared, store, run, worker, reporter)
             run.pin_inputs(_inputs(session))
             yield session
@@ -199,6 +200,17 @@ def _with_chunks(prepared: Prepared, store: Store, run_id: str, worker: Worker, 
     if worker.site.device.type == "cuda":
         fit = MeasuredFit(store, worker, prepared.recipe, prepared.train, reporter)
     return replace(prepared, recipe=settle_chunks(prepared.recipe, RunView(store, run_id).recorded(), fit))
+
+
+def _with_later_fields(recorded: dict[str, Any]) -> dict[str, Any]:
+    """A recorded recipe with what recipes have got since: the default of a later field is how it was before.
+
+    One that this version cannot read stays as it is, and is told apart field by field.
+    """
+    try:
+        return Recipe.model_validate(recorded).model_dump(mode="json")
+    except ValueError:
+        return recorded
 
 
 def _inputs(session: Session) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Runs: one folder per run id, with its configuration, committed iterations and what it spent."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
@@ -138,12 +138,16 @@ class Run(RunView):
         self._lock: Lock | None = None
 
     @classmethod
-    def open(cls, store: Store, run_id: str, config: dict[str, Any]) -> Self:
+    def open(
+        cls, store: Store, run_id: str, config: dict[str, Any], complete: Callable[[Any], Any] = lambda config: config
+    ) -> Self:
         """Take the run's lock, and store its configuration or compare it with the stored one.
 
         Args:
             run_id: letters, digits, dots, dashes and underscores.
             config: the resolved configuration, JSON. Only its ``iterations`` may grow.
+            complete: gives a stored configuration the fields that did not exist when it was stored, with the values
+                that stand for how it was then.
 
         Raises:
             LockedError: another process holds the run; the message names it.
@@ -156,7 +160,7 @@ class Run(RunView):
             run._lock = places.lock_at(run.path / "lock", f"run {run_id}")
             held.enter_context(run._lock.hold())
             held.enter_context(store.in_use(f"run {run_id}"))
-            run._settle(config)
+            run._settle(config, complete)
             atomic.sweep(run.path, recursive=True)
             run._held = held.pop_all()
         return run
@@ -231,7 +235,7 @@ class Run(RunView):
         if self._lock is not None:
             self._lock.confirm()
 
-    def _settle(self, config: dict[str, Any]) -> None:
+    def _settle(self, config: dict[str, Any], complete: Callable[[Any], Any]) -> None:
         path = self.path / "config.json"
         if not path.exists():
             if self.iterations():
@@ -241,7 +245,7 @@ class Run(RunView):
             return
         # Runs of earlier layouts recorded where the work was done, which is no part of a configuration any more.
         recorded = {name: value for name, value in self.config.items() if name != "workers"}
-        changed = differences(recorded, config)
+        changed = differences(complete(recorded), config)
         if not changed:
             return
         before, after = self.config.get(_MAY_GROW), config.get(_MAY_GROW)

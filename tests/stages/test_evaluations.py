@@ -7,6 +7,8 @@ import pytest
 
 from solrl_tasks.config.load import RecipeError
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.prompts.errors import PromptsError
+from solrl_tasks.prompts.read import read_sets
 from solrl_tasks.stages.evaluations import (
     PolicyEvaluation,
     ask_rewards,
@@ -195,3 +197,19 @@ def test_the_recipe_of_an_evaluation():
     assert [reward.name for reward in ask_rewards(recipe, ["colourfulness"])] == ["colourfulness"]
     with pytest.raises(RecipeError, match=r"evaluate\.seeds"):
         evaluation_recipe(config, {"evaluate.seeds": 0}, None)
+
+
+def test_what_a_run_held_out_is_not_trained_on_where_other_prompts_are_asked_for(tmp_path):
+    source = write_prompts(tmp_path, "all.txt", 20)
+    config = Recipe().model_dump(mode="json")
+    config["prompts"] |= {"train": str(source), "heldout": {"fraction": 0.3, "seed": 1}}
+    train, heldout = read_sets(Recipe.model_validate(config).prompts)
+    (tmp_path / "asked.txt").write_text("\n".join([*heldout.texts, "another"]), encoding="utf-8")
+    recipe = evaluation_recipe(config, {"prompts.heldout": str(tmp_path / "asked.txt")}, None)
+    again, asked = read_sets(recipe.prompts)
+    assert again.texts == train.texts
+    assert asked.texts == (*heldout.texts, "another")
+    (tmp_path / "asked.txt").write_text(train.texts[0], encoding="utf-8")
+    with pytest.raises(PromptsError, match="share 1"):
+        read_sets(recipe.prompts)
+    assert evaluation_recipe(config, {}, None).prompts.without is None

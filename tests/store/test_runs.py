@@ -199,3 +199,19 @@ def test_a_damaged_line_does_not_count(tmp_path, caplog):
 def test_an_entry_needs_stage_and_seconds(tmp_path, entry):
     with pytest.raises(ValueError, match="needs a stage and its seconds"):
         Journal(tmp_path / "spent.jsonl").append(entry)
+
+
+def test_a_field_that_came_later_has_its_default_in_earlier_runs(store):
+    with Run.open(store, "run", {"lr": 1.0, "iterations": 2}):
+        pass
+
+    def complete(config):
+        return {"resolution": None, **config}
+
+    with Run.open(store, "run", {"lr": 1.0, "iterations": 2, "resolution": None}, complete):
+        pass
+    with (
+        pytest.raises(errors.ConfigChangedError, match="resolution"),
+        Run.open(store, "run", {"lr": 1.0, "iterations": 2, "resolution": 32}, complete),
+    ):
+        pass
