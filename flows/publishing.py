@@ -90,12 +90,17 @@ def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:
 
 
 @contextmanager
-def run_files(store: Store, view: RunView, summaries: list[Summary]) -> Iterator[RunFiles]:
-    """The run's images, its report, and the adapter of its last policy in the format that diffusers loads."""
+def run_files(store: Store, view: RunView, summaries: list[Summary], going: bool = False) -> Iterator[RunFiles]:
+    """The run's images, its report, and the adapter of its last policy in the format that diffusers loads.
+
+    Args:
+        going: the run goes on, and another policy will be its last: the adapter of this one, large for a large model,
+            is left out.
+    """
     with tempfile.TemporaryDirectory() as folder:
         adapter = None
         trained = [summary for summary in summaries if summary.step > 0 and "policy" in summary.refs]
-        last = trained[-1] if trained else None
+        last = trained[-1] if trained and not going else None
         if last is not None:
             export_adapter(store, view, last, Path(folder))
             adapter = (last.step, Path(folder))
@@ -148,7 +153,7 @@ class Publisher:
     def _publish(self, status: Status) -> None:
         session, settings = self._session, self._settings
         summaries = read_summaries(session.run)
-        with run_files(session.store, session.run, summaries) as files:
+        with run_files(session.store, session.run, summaries, going=status == "RUNNING") as files:
             facts = describe(session.store, session.run)
             note, root = session.reporter.note, artifact_root(settings)
             shown = publish_or_note(note, summaries, facts, settings.mlflow.url, files, status, root)
