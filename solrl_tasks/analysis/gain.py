@@ -194,16 +194,9 @@ def gain_curve(
 def best_ratio(values: Floats, candidates: NDArray[np.int64], prices: Prices) -> NDArray[np.int64]:
     """Where gain over cost is largest: the n that reaches a gain soonest, if what is learnt goes with it.
 
-    It is where 1 % more cost gains 1 % more.
-
-    Args:
-        values: [..., G] curves.
-
-    Returns:
-        [...] positions on the curve; -1 where it is nowhere above 0.
+    It is ``last_above`` an elasticity of 1: there 1 % more cost gains 1 % more. Arguments and result as there.
     """
-    ratio = values / prices.cost(candidates)
-    return np.where(values.max(axis=-1) > 0, ratio.argmax(axis=-1), -1)
+    return last_above(values, candidates, prices, 1.0)
 
 
 def elasticity(values: Floats, candidates: NDArray[np.int64], prices: Prices) -> Floats:
@@ -218,13 +211,19 @@ def elasticity(values: Floats, candidates: NDArray[np.int64], prices: Prices) ->
 def last_above(
     values: Floats, candidates: NDArray[np.int64], prices: Prices, threshold: float = THRESHOLD
 ) -> NDArray[np.int64]:
-    """The n up to which each step of the curve has an elasticity of at least ``threshold``.
+    """The last n that is worth its cost at an elasticity of ``threshold``: where gain / cost ** threshold is largest.
 
-    Arguments and result as for ``best_ratio``, which is the same with a threshold of 1.
+    Where the elasticity falls steadily, that is where it falls below the threshold. A curve of few prompts has bumps:
+    one does not stop it, as long as what comes behind makes up for it.
+
+    Args:
+        values: [..., G] curves.
+
+    Returns:
+        [...] positions on the curve; -1 where it is nowhere above 0.
     """
-    below = elasticity(values, candidates, prices) < threshold
-    first = np.where(below.any(axis=-1), below.argmax(axis=-1), len(candidates) - 1)
-    return np.where(values.max(axis=-1) > 0, first, -1)
+    worth = values / prices.cost(candidates) ** threshold
+    return np.where(values.max(axis=-1) > 0, worth.argmax(axis=-1), -1)
 
 
 Rule = Callable[[Floats, NDArray[np.int64], Prices], NDArray[np.int64]]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from solrl_tasks.analysis.contrast_bound import QUANTILE
 from solrl_tasks.analysis.estimates import Estimate, mean_estimate
-from solrl_tasks.analysis.gain import MEASURES, Measure
+from solrl_tasks.analysis.gain import MEASURES, Measure, elasticity
 from solrl_tasks.reports.page import Block, Commands, Figure, Page, Provenance, Section, Settings, Table, Text, plain
 from solrl_tasks.reports.provenance import provenance
 from solrl_tasks.studies.evidence import Side
@@ -109,6 +109,7 @@ def _by_price(theory: Theory) -> Table:
 
 def _gain(theory: Theory) -> list[Block]:
     lines, prices, source = theory.kept, theory.prices, _source(theory)
+    slopes = elasticity(lines.measured.mean, lines.candidates, prices)
     rows = []
     for n in _shown(lines):
         at = int(np.flatnonzero(lines.candidates == n)[0])
@@ -123,6 +124,7 @@ def _gain(theory: Theory) -> list[Block]:
                 _estimate(theory.spread.at(n)),
                 _estimate(theory.spread_ideal.at(n)),
                 f"{float(prices.cost(np.array([n]))[0]):.3g} s",
+                f"{slopes[at - 1]:.2f}" if at and math.isfinite(slopes[at - 1]) else "",
             )
         )
     columns = (
@@ -135,6 +137,7 @@ def _gain(theory: Theory) -> list[Block]:
         "spread, measured",
         "spread, by the truth",
         "cost",
+        "elasticity",
     )
     about = f"Contrast of {lines.keep} kept of n candidates, in units of the reward; ± one standard error over prompts"
     return [

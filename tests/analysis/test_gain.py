@@ -122,6 +122,32 @@ def test_both_rules_find_a_closed_form():
     assert abs(candidates[last_above(root, candidates, PRICES, 0.75)] - 44) <= 1
 
 
+def test_a_bump_does_not_stop_what_makes_up_for_it():
+    candidates = np.arange(4, 40)
+    steady = np.log(candidates - 3.0) + 1
+    bumpy = steady.copy()
+    bumpy[10:14] = steady[10]
+    assert (elasticity(bumpy, candidates, PRICES) == 0).any()
+    assert last_above(bumpy, candidates, PRICES) == last_above(steady, candidates, PRICES) > 14
+
+
+def test_lower_thresholds_never_stop_earlier():
+    proxy, true = pools(prompts=2, count=40, rho=0.4)
+    curve = gain_curve(proxy, true, 4).mean
+    stops = [last_above(curve, np.arange(4, 41), PRICES, threshold) for threshold in (2.0, 1.0, 0.5, 0.2, 0.01)]
+    assert stops == sorted(stops)
+
+
+def test_where_the_elasticity_falls_it_falls_below_the_threshold_at_the_stop():
+    candidates = np.arange(24, 600)
+    values = np.array([gaussian_contrast(int(n), 24) for n in candidates])
+    prices = Prices(0.1, 0.5, 0.5, 24)
+    found = elasticity(values, candidates, prices)
+    for threshold in (1.0, 0.5, 0.3):
+        stop = int(last_above(values, candidates, prices, threshold))
+        assert found[stop - 1] >= threshold > found[stop]
+
+
 def test_a_flat_gain_stops_at_once_and_a_loss_has_no_answer():
     candidates = np.arange(4, 20)
     flat, loss = np.ones(16), -np.ones(16)
