@@ -2,6 +2,9 @@
 
 import importlib
 import os
+import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -11,6 +14,8 @@ from torch import Tensor
 
 PATIENCE: Final = timedelta(hours=2)
 """For which a rank waits for the others: who dies is noticed elsewhere, much sooner."""
+MEETING: Final = timedelta(minutes=1)
+"""For which a rank tries to reach rank 0."""
 LOOPBACK: Final = "127.0.0.1"
 _CHOSEN: Final[set[str]] = set()
 
@@ -34,13 +39,14 @@ class Seat:
 class Group:
     """This process's membership in a group of ranks; see ``reduction.Ranks``."""
 
-    def __init__(self, seat: Seat, device: torch.device, store: Any = None) -> None:
+    def __init__(self, seat: Seat, device: torch.device, given_up: Callable[[], bool], store: Any = None) -> None:
         """
         Args:
+            given_up: asked while others are waited for, who may be dead already.
             store: what ``open_store`` gave to rank 0; the others connect to it.
 
         Raises:
-            RuntimeError: the ranks do not find each other.
+            RuntimeError or OSError: the ranks do not find each other.
         """
         distributed: Any = importlib.import_module("torch.distributed")
         self.seat = seat
@@ -51,7 +57,10 @@ class Group:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         _choose_interface(seat.host == LOOPBACK)
         if store is None:
-            store = distributed.TCPStore(seat.host, seat.port, seat.world, False, timeout=PATIENCE)
+            # It was there before anyone was told of it: where nobody listens, rank 0 is dead.
+            socket.create_connection((seat.host, seat.port), timeout=MEETING.total_seconds()).close()
+            store = distributed.TCPStore(seat.host, seat.port, seat.world, False, timeout=MEETING)
+        _meet(store, seat, given_up)
         distributed.init_process_group(
             backend="nccl" if device.type == "cuda" else "gloo",
             store=distributed.PrefixStore(f"solrl-{seat.group}", store),
@@ -85,6 +94,16 @@ class Group:
             self._distributed.distributed_c10d._abort_process_group()
         if self._distributed.is_initialized():
             self._distributed.destroy_process_group()
+
+
+def _meet(store: Any, seat: Seat, given_up: Callable[[], bool]) -> None:
+    """Wait until all ranks have come: what follows waits for them without asking anybody."""
+    store.set(f"here-{seat.group}-{seat.rank}", "1")
+    everyone = [f"here-{seat.group}-{rank}" for rank in range(seat.world)]
+    while not store.check(everyone):
+        if given_up():
+            raise RuntimeError("a rank that was waited for is dead")
+        time.sleep(0.02)
 
 
 def _choose_interface(local: bool) -> None:

@@ -97,6 +97,7 @@ class DeviceActor:
         self._loras: deque[LoraState] = deque(maxlen=2)
         self._group: Group | None = None
         self._store: Any = None
+        self._given_up = -1
         self._todo: queue.SimpleQueue[_Call | _Block | _End] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="solrl-device", daemon=True, args=(threads,)).start()
 
@@ -179,8 +180,9 @@ class DeviceActor:
         """This actor's part of an update; without a seat it is the whole."""
         return self._call(lambda device: self._train(device, job, policy, seat))
 
-    def abandon(self) -> None:
-        """Stop waiting for the other ranks, one of which is dead."""
+    def abandon(self, group: int) -> None:
+        """Stop waiting for the other ranks of a group, one of which is dead."""
+        self._given_up = max(self._given_up, group)
         self._leave()
 
     def _train(self, device: Device, job: PackedJob, policy: PackedState, seat: Seat | None) -> Trained:
@@ -196,7 +198,10 @@ class DeviceActor:
             store = self._store
             if self._group is not None:
                 self._group.abandon()
-            self._group = Group(seat, self._site.device, store if seat.rank == 0 else None)
+            self._group = None
+            self._group = Group(
+                seat, self._site.device, lambda: self._given_up >= seat.group, store if seat.rank == 0 else None
+            )
         return self._group
 
     def _leave(self) -> None:

@@ -46,6 +46,7 @@ class Crew:
         actors: those that can be given work.
         generation: counts changes among them.
         seats: of the last update's group: the generation that it was made of, and where its ranks find each other.
+        group: number of that group.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Crew:
         self.actors: list[Actor] = []
         self.generation = 0
         self.seats: tuple[int, str, int] | None = None
+        self.group = 0
         self._spec = spec
         self._tell = tell
         self._numbers = itertools.count()

@@ -70,8 +70,9 @@ def _seats(crew: Crew, actors: list[Actor]) -> list[Seat | None]:
         first = actors[0].handle
         host, port = answered(crew.cluster, first.begin_group.remote(len(actors), local))
         crew.seats = crew.generation, host, port
-    generation, host, port = crew.seats
-    return [Seat(generation, rank, len(actors), host, port) for rank in range(len(actors))]
+        crew.group += 1
+    _, host, port = crew.seats
+    return [Seat(crew.group, rank, len(actors), host, port) for rank in range(len(actors))]
 
 
 def _abandon(crew: Crew, flight: dict[Any, Actor]) -> bool:
@@ -83,7 +84,7 @@ def _abandon(crew: Crew, flight: dict[Any, Actor]) -> bool:
     if flight:
         # Between CPUs a rank learns of a dead one by itself, and is best left to it.
         ray.wait(list(flight), num_returns=len(flight), timeout=LEARN_SECONDS)
-    asked = {actor.handle.abandon.remote(): actor for actor in crew.actors}
+    asked = {actor.handle.abandon.remote(crew.group): actor for actor in crew.actors}
     refs = [*flight, *asked]
     ready, late = ray.wait(refs, num_returns=len(refs), timeout=ABANDON_SECONDS)
     for ref in ready:
