@@ -9,22 +9,28 @@ dotted name, below what the arms set themselves.
 
 All arms sample and train on the same number of images in the same number of optimizer steps; what two-stage selection
 explores comes on top, and what a step costs is the objective's own: both are in the modelled hours.
+With ``--tune`` short runs of another seed come first, one for each learning rate of each arm; the best are kept in
+``tuning.json`` of ``--out`` and taken by every later call. Without it the rates are those of the recipes.
 Writes ``report.json``, ``report.md``, ``gradients.json`` and plots into ``--out``.
 """
 
 import argparse
+import json
+import math
 import os
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from solrl_tasks.bench.comparison.arms import ARMS, PlannedRun, Settings, arm_recipe, plan_runs
+from solrl_tasks.bench.comparison.arms import ARMS, PlannedRun, Settings, arm_recipe, plan_runs, plan_tuning
 from solrl_tasks.bench.comparison.report import NothingToCompareError, RunRecord
+from solrl_tasks.bench.comparison.tables import rate_rows
+from solrl_tasks.bench.comparison.tuning import ArmRates, choose_rates
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
@@ -32,6 +38,7 @@ from solrl_tasks.studies.processes import in_processes
 from solrl_tasks.tracking.summary import Summary
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+TUNING = "tuning.json"
 
 
 @dataclass(frozen=True)
@@ -87,16 +94,44 @@ def _measure_gradients(task: Task) -> str:
     return f"gradients: done, {found.samples} samples"
 
 
-def tasks(arguments: argparse.Namespace, settings: Settings) -> list[Task]:
-    """What is left to do: runs whose last step is not committed, and gradients where they were not measured."""
-    deadline = time.time() + arguments.seconds
-    runs = plan_runs(arguments.arms, arguments.seeds)
-    store = Store.open(arguments.store, create=True)
-    left = []
+def unfinished(arguments: argparse.Namespace, runs: list[PlannedRun], settings: Settings) -> list[Task]:
+    """The runs whose last step is not committed."""
+    store, left = Store.open(arguments.store, create=True), []
     for run in runs:
         recipe = arm_recipe(run, settings, CONFIGS)
         if RunView(store, run.run_id).summary(recipe.iterations) is None:
-            left.append(Task(str(arguments.store), run.run_id, recipe.model_dump_json(), deadline))
+            left.append(Task(str(arguments.store), run.run_id, recipe.model_dump_json(), arguments.deadline))
+    return left
+
+
+def tune(arguments: argparse.Namespace, settings: Settings) -> bool:
+    """Try the learning rates that were not tried yet, and keep the best; returns whether all were tried."""
+    short = replace(settings, iterations=arguments.tuning_iterations)
+    runs = plan_tuning(arguments.arms)
+    good = execute(unfinished(arguments, runs, short), arguments.parallel)
+    found = choose_rates(read_records(Store.open(arguments.store, create=False), runs), short.iterations)
+    (arguments.out / TUNING).write_text(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
+    for head, *cells in rate_rows(found)[1:]:
+        print(f"{head}: {', '.join(cells)}", flush=True)
+    return good and all(math.isfinite(end) for one in found for _, end in one.tried)
+
+
+def tuned(out: Path) -> list[ArmRates]:
+    """The learning rates that were chosen earlier."""
+    path = out / TUNING
+    return [ArmRates.model_validate(one) for one in json.loads(path.read_text())] if path.exists() else []
+
+
+def planned(arguments: argparse.Namespace) -> list[PlannedRun]:
+    """The runs of the comparison, with the learning rates that were chosen."""
+    rates = {one.arm: one.chosen for one in tuned(arguments.out) if one.chosen is not None}
+    return plan_runs(arguments.arms, arguments.seeds, rates)
+
+
+def tasks(arguments: argparse.Namespace, settings: Settings) -> list[Task]:
+    """What is left to do: runs whose last step is not committed, and gradients where they were not measured."""
+    deadline, runs = arguments.deadline, planned(arguments)
+    left = unfinished(arguments, runs, settings)
     path = arguments.out / "gradients.json"
     if arguments.gradients and not path.exists():
         recipe = arm_recipe(runs[0], settings, CONFIGS)
@@ -155,11 +190,11 @@ def report(arguments: argparse.Namespace) -> None:
     from solrl_tasks.bench.comparison.work import RATE
 
     store = Store.open(arguments.store, create=False)
-    found = compare(read_records(store, plan_runs(arguments.arms, arguments.seeds)))
+    found = compare(read_records(store, planned(arguments)))
     path = arguments.out / "gradients.json"
     gradients = GradientCosines.model_validate_json(path.read_text()) if path.exists() else None
     found = found.model_copy(update={"gradients": gradients, "bf16_rate": RATE})
-    text = page(found)
+    text = page(found, tuned(arguments.out))
     print(text)
     (arguments.out / "report.md").write_text(text)
     (arguments.out / "report.json").write_text(found.model_dump_json(indent=1))
@@ -181,6 +216,9 @@ def main() -> None:
         execution=arguments.execution,
         changes=dict(_override(text) for text in arguments.set),
     )
+    arguments.deadline = time.time() + arguments.seconds
+    if arguments.tune and not arguments.report and not tune(arguments, settings):
+        sys.exit("not every learning rate was tried to its end: the same command goes on")
     good = arguments.report or execute(tasks(arguments, settings), arguments.parallel)
     try:
         report(arguments)
@@ -210,6 +248,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gradients", type=int, default=32, help="samples whose gradients are compared; 0 is none")
     parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--tune", action="store_true", help="choose learning rates first, by short runs")
+    parser.add_argument("--tuning-iterations", type=int, default=15)
     parser.add_argument("--report", action="store_true", help="only read what was committed")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
     return parser.parse_args()

@@ -20,24 +20,32 @@ class Arm:
     Attributes:
         config: file name of the recipe it comes from.
         changes: dotted fields that are its own.
+        rates: learning rates that are tried before the comparison, from small to large; none is that of the recipe.
     """
 
     config: str
     changes: Mapping[str, Any] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+
+
+FREE_RATES: Final = (5e-6, 1.5e-5, 5e-5)
+"""Where nothing holds the policy to the one that sampled, as in NFT's loss: at 5e-4 it is lost within 6 iterations."""
+CLIPPED_RATES: Final = (5e-5, 1.5e-4, 5e-4)
 
 
 ARMS: Final[dict[str, Arm]] = {
     "nft": Arm("embedded.yaml"),
-    "ram": Arm("embedded-ram.yaml"),
-    "flow-grpo": Arm("embedded-flow-grpo.yaml"),
-    "flow-grpo-fast": Arm("embedded-flow-grpo-fast.yaml"),
-    "dancegrpo": Arm("embedded-dancegrpo.yaml"),
-    "grpo-late": Arm("embedded-grpo-late.yaml"),
-    "awm": Arm("embedded-awm.yaml"),
-    "awm-free": Arm("embedded-awm.yaml", {"update.objective.options.kl_weight": 0.0}),
+    "ram": Arm("embedded-ram.yaml", rates=FREE_RATES),
+    "flow-grpo": Arm("embedded-flow-grpo.yaml", rates=CLIPPED_RATES),
+    "flow-grpo-fast": Arm("embedded-flow-grpo-fast.yaml", rates=CLIPPED_RATES),
+    "dancegrpo": Arm("embedded-dancegrpo.yaml", rates=CLIPPED_RATES),
+    "grpo-late": Arm("embedded-grpo-late.yaml", rates=CLIPPED_RATES),
+    "awm": Arm("embedded-awm.yaml", rates=FREE_RATES),
+    "awm-free": Arm("embedded-awm.yaml", {"update.objective.options.kl_weight": 0.0}, FREE_RATES),
 }
 """``grpo-late`` is GRPO with a window that keeps the ranks of exploration; ``awm-free`` is AWM without its anchor."""
 
+TUNING_SEED: Final = 0
 UNTRAINED: Final = ("scene-strict", "colourfulness")
 """Rewards that are measured on held-out prompts and trained on by nobody."""
 
@@ -66,28 +74,49 @@ class Settings:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: an arm, how its samples are selected, a seed."""
+    """One run: an arm, how its samples are selected, a seed, and the learning rate if not that of the recipe."""
 
     arm: str
     selection: Selection
     seed: int
+    rate: float | None = None
 
     @property
     def run_id(self) -> str:
         """Its name in the store."""
-        return f"objectives-{self.arm}-{self.selection}-seed{self.seed}"
+        rate = "" if self.rate is None else f"-lr{self.rate:g}"
+        return f"objectives-{self.arm}-{self.selection}{rate}-seed{self.seed}"
 
 
-def plan_runs(arms: Sequence[str], seeds: int) -> list[PlannedRun]:
+def plan_runs(arms: Sequence[str], seeds: int, rates: Mapping[str, float] | None = None) -> list[PlannedRun]:
     """All runs, seed by seed: wherever time runs out, what is done compares all arms.
+
+    Args:
+        rates: learning rates by arm; arms that are left out have that of their recipe.
 
     Raises:
         ValueError: there is no such arm.
     """
+    known = _known(arms)
+    given = rates or {}
+    seeded = [(seed, arm) for seed in range(1, seeds + 1) for arm in known]
+    return [PlannedRun(arm, how, seed, given.get(arm)) for seed, arm in seeded for how in SELECTIONS]
+
+
+def plan_tuning(arms: Sequence[str]) -> list[PlannedRun]:
+    """A run of every learning rate of every arm that has some, plain, with a seed that the comparison has not.
+
+    Raises:
+        ValueError: there is no such arm.
+    """
+    return [PlannedRun(arm, "plain", TUNING_SEED, rate) for arm in _known(arms) for rate in ARMS[arm].rates]
+
+
+def _known(arms: Sequence[str]) -> Sequence[str]:
     unknown = [name for name in arms if name not in ARMS]
     if unknown:
         raise ValueError(f"unknown arms {', '.join(unknown)}: there is {', '.join(ARMS)}")
-    return [PlannedRun(arm, how, seed) for seed in range(1, seeds + 1) for arm in arms for how in SELECTIONS]
+    return arms
 
 
 def arm_recipe(run: PlannedRun, settings: Settings, configs: Path) -> Recipe:
@@ -105,7 +134,7 @@ def arm_recipe(run: PlannedRun, settings: Settings, configs: Path) -> Recipe:
     base = load_recipe(configs / arm.config, given)
     explored = settings.candidates if two_stage else settings.keep
     engine = base.explore.engine.name if two_stage else base.regenerate.engine.name
-    own = {
+    own: dict[str, Any] = {
         "name": f"objectives-{run.arm}-{run.selection}",
         "seed": run.seed,
         "iterations": settings.iterations,
@@ -121,6 +150,8 @@ def arm_recipe(run: PlannedRun, settings: Settings, configs: Path) -> Recipe:
         "evaluate.sampling.engine": _engine(base.evaluate.sampling.engine.name, settings),
         "evaluate.rewards": [{"name": name} for name in UNTRAINED if name not in {r.name for r in base.rewards}],
     }
+    if run.rate is not None:
+        own["update.optimizer.lr"] = run.rate
     return load_recipe(configs / arm.config, {**given, **own})
 
 

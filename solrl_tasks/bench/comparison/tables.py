@@ -8,14 +8,20 @@ from solrl_tasks.analysis.estimates import Estimate, confidence_interval
 from solrl_tasks.analysis.plots import Series, progress_curve, reward_curve
 from solrl_tasks.bench.comparison.gradients import GradientCosines
 from solrl_tasks.bench.comparison.report import BESIDES, ArmResult, AtLevel, Comparison, PairedGain, Reach
+from solrl_tasks.bench.comparison.tuning import ArmRates
 
 NOT_REACHED: Final = "not reached"
 
 
-def page(found: Comparison) -> str:
-    """All tables in markdown. Errors are standard errors over seeds, intervals 95 % by Student's t."""
+def page(found: Comparison, rates: Sequence[ArmRates] = ()) -> str:
+    """All tables in markdown. Errors are standard errors over seeds, intervals 95 % by Student's t.
+
+    Args:
+        rates: how learning rates were chosen.
+    """
     parts = [
         f"Held-out reward `{found.reward}`. Errors are standard errors over seeds, intervals 95 % by Student's t.",
+        *_titled("Learning rates, chosen by one short run each", rate_rows(rates)),
         *_titled("Arms", _arms(found.arms)),
         *_titled("Two-stage selection against plain, paired by seed", _gains(found.gains)),
         *_titled("Optimizer steps until RAM is at Flow-GRPO's peak", _reaches(found.reaches)),
@@ -41,6 +47,20 @@ def plots(found: Comparison) -> dict[str, bytes]:
         lines = [_line(gain.arm, gain.iterations, gain.difference) for gain in found.gains]
         drawn["two-stage-gain"] = reward_curve(lines, found.reward, "Two-stage selection minus plain")
     return drawn
+
+
+def rate_rows(rates: Sequence[ArmRates]) -> list[list[str]]:
+    """Rows of a table, the first of them its head."""
+    rows = [["objective", "held-out reward at the end, by learning rate", "chosen", "iterations"]]
+    for arm in rates:
+        tried = ", ".join(f"{rate:g}: {_figure(end)}" for rate, end in arm.tried)
+        chosen = "-" if arm.chosen is None else f"{arm.chosen:g}{' (at the edge)' if arm.at_edge else ''}"
+        rows.append([arm.arm, tried, chosen, str(arm.iterations)])
+    return rows
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "not measured"
 
 
 def _steps(arm: ArmResult) -> Sequence[float]:

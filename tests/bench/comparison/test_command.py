@@ -1,6 +1,7 @@
 """The command itself: runs, stops, goes on, reports without a device."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -89,3 +90,16 @@ def test_processes_stop_in_time_and_what_is_not_there_yet_is_said(words, tmp_pat
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 1 and done.stdout.count("not begun") >= 4
     assert "no report: 0 of 0 runs" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_learning_rates_are_tried_once_and_then_taken(compare, tmp_path):
+    tuning = ("--tune", "--tuning-iterations", "1", "--gradients", "0")
+    code, said = compare(*tuning, iterations=1)
+    assert code == 0, said
+    assert said.count("seed0: done at iteration 1") == 6 and said.count("seed1: done at iteration 1") == 4
+    chosen = json.loads((tmp_path / "out" / "tuning.json").read_text())
+    assert [one["arm"] for one in chosen] == ["ram", "flow-grpo"]
+    assert all(f"-lr{one['chosen']:g}-seed1" in said for one in chosen)
+    code, said = compare(*tuning, iterations=1)
+    assert code == 0 and "done at" not in said and "4 of 4 runs are done already" in said
+    assert "Learning rates" in said
