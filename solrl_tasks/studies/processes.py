@@ -1,6 +1,7 @@
-"""Tasks in several processes of one device, each with one thread."""
+"""Tasks in several processes, each with one thread, spread over the GPUs that are visible."""
 
 import multiprocessing
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ Result = TypeVar("Result")
 TICK_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 0.5
 END_SECONDS: Final = 10.0
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class ProcessDiedError(RuntimeError):
@@ -28,7 +30,8 @@ def in_processes(
     """Do every task, so many at a time; each answer as it comes.
 
     Processes are spawned, do one task after another with one torch thread, and end with the last. One that dies is an
-    error of its task alone: another takes its place. Leaving the loop early ends them all at once.
+    error of its task alone: another takes its place. Leaving the loop early ends them all at once. Where several GPUs
+    are visible each process sees one of them, in turn.
 
     Args:
         work: of a module that a new process can import; it should catch what it raises, for else its process dies.
@@ -38,13 +41,28 @@ def in_processes(
     done: queue.SimpleQueue[tuple[Task, Result | ProcessDiedError]] = queue.SimpleQueue()
     for task in tasks:
         todo.put(task)
-    slots = [_Slot(work, todo, done) for _ in range(min(parallel, len(tasks)))]
+    devices = visible_devices() or [None]
+    slots = [_Slot(work, todo, done, devices[n % len(devices)]) for n in range(min(parallel, len(tasks)))]
     try:
         for _ in tasks:
             yield _next(done, tick)
     finally:
         for slot in slots:
             slot.end()
+
+
+def visible_devices() -> list[str]:
+    """The GPUs that processes may be spread over, as ``CUDA_VISIBLE_DEVICES`` names them; none without a GPU."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get(VISIBLE)
+    return [name.strip() for name in named.split(",")][:count] if named else [str(n) for n in range(count)]
+
+
+def sharing(processes: int) -> int:
+    """How many of so many processes share a device, at the most."""
+    return -(-processes // max(1, len(visible_devices())))
 
 
 @contextmanager
@@ -77,8 +95,9 @@ class _Slot(Generic[Task, Result]):
         work: Callable[[Task], Result],
         todo: "queue.SimpleQueue[Task]",
         done: "queue.SimpleQueue[tuple[Task, Result | ProcessDiedError]]",
+        device: str | None,
     ) -> None:
-        self._work, self._todo, self._done = work, todo, done
+        self._work, self._todo, self._done, self._device = work, todo, done, device
         self._ended = threading.Event()
         self._process: Any = None
         self._pipe: Connection | None = None
@@ -128,7 +147,7 @@ class _Slot(Generic[Task, Result]):
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._work, other))
+        self._process = context.Process(target=_serve, args=(self._work, other, self._device))
         self._process.start()
         other.close()
 
@@ -143,7 +162,10 @@ def _next(
             tick()
 
 
-def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
+def _serve(work: Callable[[Any], Any], pipe: Connection, device: str | None) -> None:
+    if device is not None:
+        # Before anything of this process touches CUDA.
+        os.environ[VISIBLE] = device
     with one_thread():
         while True:
             try:

@@ -17,7 +17,7 @@ from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import Arm, ArmRun
 from solrl_tasks.studies.execution import note_execution, read_execution, stage_seconds
 from solrl_tasks.studies.modelled import DEFAULT_HARDWARE, Modelled, model_recipe
-from solrl_tasks.studies.processes import ProcessDiedError, in_processes, one_thread, orphaned
+from solrl_tasks.studies.processes import ProcessDiedError, in_processes, one_thread, orphaned, sharing
 from solrl_tasks.studies.timing import read_timing
 from solrl_tasks.tracking.summary import Summary
 
@@ -97,8 +97,8 @@ def execute(
     """Bring every run to its end, or as far as time allows; the same call goes on later.
 
     A run that is complete is left alone: nothing is opened and nothing loaded. With ``parallel`` 1 all is done in this
-    process, one run after the other; else in so many processes of the device. One torch thread each, either way. A run
-    that fails ends no other.
+    process, one run after the other; else in so many processes, spread over the GPUs that are visible. One torch thread
+    each, either way. A run that fails ends no other.
 
     Args:
         root: of the store.
@@ -122,7 +122,7 @@ def execute(
         else:
             outcomes[run.run_id] = Outcome(run.run_id, "there", run.recipe.iterations)
             watcher.ended(outcomes[run.run_id])
-    processes = min(parallel, len(left))
+    processes = sharing(min(parallel, len(left)))
     jobs = [_Job(str(root), one.run_id, one.recipe, one.base, deadline, processes) for one in left]
 
     def tick() -> None:

@@ -6,8 +6,8 @@ import time
 import psutil
 import torch
 
-from solrl_tasks.studies.processes import ProcessDiedError, in_processes, one_thread, orphaned
-from tests.support.work import die_at_two, double, raise_at_two, sleep_long
+from solrl_tasks.studies.processes import ProcessDiedError, in_processes, one_thread, orphaned, sharing, visible_devices
+from tests.support.work import die_at_two, double, raise_at_two, see_device, sleep_long
 
 
 def test_all_tasks_are_done_by_as_many_processes_with_one_thread_each():
@@ -54,3 +54,21 @@ def test_threads_are_given_back():
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before and not orphaned()
+
+
+def test_processes_are_spread_over_the_gpus_that_are_visible(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_devices() == ["0", "1"] and [sharing(n) for n in (1, 2, 3, 8)] == [1, 1, 2, 4]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
+    assert visible_devices() == ["3", "GPU-5"]
+    found = dict(in_processes(see_device, range(6), 2))
+    assert set(found.values()) == {"3", "GPU-5"}
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3, GPU-5"
+
+
+def test_without_a_gpu_no_process_is_told_of_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_devices() == [] and sharing(3) == 3
+    assert dict(in_processes(see_device, range(1), 1)) == {0: None}

@@ -30,3 +30,9 @@ def sleep_long(number):
     path, seconds = number
     path.write_text(str(os.getpid()))
     time.sleep(seconds)
+
+
+def see_device(number):
+    """The GPU that the process was told to use, after a while in which others begin."""
+    time.sleep(0.5)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
