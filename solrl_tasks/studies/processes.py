@@ -41,7 +41,7 @@ def in_processes(
     done: queue.SimpleQueue[tuple[Task, Result | ProcessDiedError]] = queue.SimpleQueue()
     for task in tasks:
         todo.put(task)
-    devices = visible_devices() or [None]
+    devices: list[str | None] = [*visible_devices()] or [None]
     slots = [_Slot(work, todo, done, devices[n % len(devices)]) for n in range(min(parallel, len(tasks)))]
     try:
         for _ in tasks:
