@@ -22,6 +22,7 @@ def export(
     """Write the LoRA of a run in the format that diffusers loads: the one that its evaluation used."""
     from flows.publishing import export_adapter, read_summaries
     from solrl_tasks.store.runs import view_run
+    from solrl_tasks.store.trims import require_untrimmed
 
     store = open_store(home)
     try:
@@ -34,6 +35,7 @@ def export(
     step = max(summaries) if iteration is None else iteration
     if step not in summaries:
         raise UserError(f"run {run} has no finished iteration {step}; there are {min(summaries)} to {max(summaries)}")
+    require_untrimmed(view, step)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder")
     written = export_adapter(store, view, summaries[step], folder)

@@ -1,16 +1,20 @@
 """``solrl runs``: what was run, and what came of it."""
 
 import json
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.commands.options import AsJson, Home
-from flows.console import console, make_table, say
+from flows.console import console, format_bytes, make_table, say
 from flows.errors import UserError
 from flows.home import open_store, special_kind
 
-app = typer.Typer(help="List runs, or show one.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from solrl_tasks.store.root import Store
+
+app = typer.Typer(help="List runs, show one, or let go of what its iterations made.", invoke_without_command=True)
 
 
 @app.callback()
@@ -72,3 +76,54 @@ def show(
     pictures = [view.iteration_dir(s.step) / name for s in summaries for name in s.images]
     if pictures:
         say(f"Pictures: {pictures[-1]}" + (f" and {len(pictures) - 1} before it" if pictures[:-1] else ""))
+
+
+@app.command()
+def trim(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="Run id.")],
+    keep_last: Annotated[int, typer.Option("--keep-last", min=1, help="Iterations at the end that keep all.")] = 1,
+    keep_best: Annotated[int, typer.Option("--keep-best", min=0, help="As many with the highest metric.")] = 0,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="Of --keep-best.  [default: eval/ of the first reward]")
+    ] = None,
+    keep_every: Annotated[int, typer.Option("--keep-every", min=0, help="Those whose number is a multiple.")] = 0,
+    pools: Annotated[bool, typer.Option("--pools", help="Let explored pools go as well.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
+    home: Home = None,
+) -> None:
+    """List policies and samples of iterations that no rule keeps; remove them only with --delete."""
+    from solrl_tasks.store.trimming import Keep, apply_trim, plan_trim
+
+    store = open_store(home or context.obj)
+    if special_kind(run):
+        raise UserError(f"{run} is no training run: delete its folder in {store.runs}, then `solrl pools gc`")
+    if metric and not keep_best:
+        raise UserError("--metric says what is best: add --keep-best, or leave it out")
+    rule = Keep(keep_last, keep_best, metric or "", keep_every, pools)
+    try:
+        if keep_best and not metric:
+            rule = replace(rule, metric=_first_metric(store, run))
+        plan = plan_trim(store, run, rule)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    table = make_table("iteration", "kept")
+    for step, why in plan.kept.items():
+        table.add_row(str(step), why)
+    console.print(table)
+    gone = sum(item.bytes for item in plan.objects)
+    for ref in plan.shared:
+        say(f"  {ref.path}: others refer to it, so it stays")
+    counts = f"{len(plan.newly)} iterations of {run} let go of {len(plan.objects)} objects, {format_bytes(gone)}"
+    if delete:
+        say(f"{counts}. Removed {format_bytes(apply_trim(store, plan))}.")
+    else:
+        then = "; nothing was removed: add --delete to remove it" if plan.objects or plan.newly else ""
+        say(f"{counts}{then}")
+
+
+def _first_metric(store: "Store", run: str) -> str:
+    from solrl_tasks.store.runs import view_run
+
+    rewards = view_run(store, run).config.get("rewards") or [{}]
+    return f"eval/{rewards[0].get('name', '')}"

@@ -24,11 +24,13 @@ from solrl_tasks.stages.regenerate import regenerate
 from solrl_tasks.stages.select import select, stored_selection
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.summary import build_summary
+from solrl_tasks.stages.trimmed import check_kept
 from solrl_tasks.stages.update import first_policy, update
 from solrl_tasks.store.atomic import write_bytes
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.selections import load_selection
+from solrl_tasks.store.trims import read_trim
 from solrl_tasks.tracking.summary import Summary
 from solrl_tasks.workers.policies import policy_intact
 
@@ -60,9 +62,14 @@ def run_step(session: Session, step: int, call: Call = direct) -> Summary:
     """One step of a run: 0 evaluates the untrained policy, 1 and up are iterations.
 
     A committed step whose objects are all intact is returned at once. One whose objects were deleted or damaged goes
-    through its stages again, which do only what is missing; its committed summary stays.
+    through its stages again, which do only what is missing; its committed summary stays. One that was trimmed, or that
+    began from a policy that was, is not made again: see ``check_kept``.
     """
     committed = committed_summary(session, step)
+    trim = read_trim(session.run)
+    if committed is not None and trim.concerns(step):
+        check_kept(session, committed, trim)
+        return committed
     if committed is not None and step_intact(session, step):
         _note_refs(session, committed)
         return committed

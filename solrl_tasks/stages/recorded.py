@@ -7,6 +7,7 @@ from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import BASE, PolicyChoice
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import view_run
+from solrl_tasks.store.trims import require_untrimmed
 from solrl_tasks.tracking.summary import Summary
 from solrl_tasks.workers.state import Role
 
@@ -58,6 +59,7 @@ def find_policy(session: Session, name: PolicyName) -> PolicyChoice:
 
     Raises:
         StudyError: there is no such iteration, or the run trained another model, or none.
+        TrimmedError: the iteration was trimmed; the message says what was kept.
     """
     found = resolve_policy(session.store, name)
     if found.run_id is None or found.step is None:
@@ -69,6 +71,7 @@ def find_policy(session: Session, name: PolicyName) -> PolicyChoice:
     policy = Summary.model_validate(view.summaries()[found.step]).refs.get("policy")
     if policy is None:
         raise StudyError(f"run {found.run_id} trained no policy: it is a study or an evaluation itself")
+    require_untrimmed(view, found.step)
     return choose_policy(session, policy, found.role)
 
 

@@ -3,7 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.refs import KINDS
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs
+from solrl_tasks.store.trims import MARK, Trim, read_mark
 
 logger = logging.getLogger(__name__)
 _DAY: Final = 24 * 3600.0
@@ -42,7 +44,7 @@ def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
     Raises:
         DamagedError: a run's or study's references cannot be read, so that nobody knows what is in use.
     """
-    used = _used(store)
+    used = used_objects(store)
     youngest = places.clock_of(store.root) - min_age_seconds
     found = []
     for kind in KINDS:
@@ -62,21 +64,36 @@ def collect(store: Store, plan: Sequence[Garbage]) -> int:
         LockedError: a run is live, or a pool is being filled; what they use is not all noted yet.
         DamagedError: as ``plan_gc``.
     """
-    gate = store.gate("garbage collection", shared=False)
+    with alone(store, "garbage collection"):
+        return remove_unused(store, plan)
+
+
+@contextmanager
+def alone(store: Store, purpose: str) -> Iterator[None]:
+    """Have the store alone for the length of a context.
+
+    Raises:
+        LockedError: a run is live, or a pool is being filled; what they use is not all noted yet.
+    """
+    gate = store.gate(purpose, shared=False)
     try:
         gate.acquire()
     except LockedError as error:
         live = ", ".join(run.run_id for run in list_runs(store) if run.status == "running")
         who = f"live runs: {live}" if live else "a pool is being filled"
-        raise LockedError(f"the store {store.root} is in use ({who}); collect when they have ended") from error
+        raise LockedError(f"the store {store.root} is in use ({who}); {purpose} waits until they have ended") from error
     try:
-        return _remove(store, plan)
+        yield
     finally:
         gate.release()
 
 
-def _remove(store: Store, plan: Sequence[Garbage]) -> int:
-    used = _used(store)
+def remove_unused(store: Store, plan: Sequence[Garbage]) -> int:
+    """Remove what a plan lists, unless something refers to it by now, and return the bytes freed.
+
+    The caller has the store ``alone``.
+    """
+    used = used_objects(store)
     freed = 0
     for item in plan:
         path = store.root / item.path
@@ -103,13 +120,29 @@ def _delete(path: Place, name: str) -> None:
     path.rename(trash / name)
 
 
-def _used(store: Store) -> set[tuple[str, str]]:
+def used_objects(store: Store, trims: Mapping[str, Trim] | None = None) -> set[tuple[str, str]]:
+    """Kind and key of all that runs and studies refer to and have not let go.
+
+    Args:
+        trims: marks by run id, in the place of those that are stored.
+
+    Raises:
+        DamagedError: references, or the mark of a trimmed run, cannot be read.
+    """
+    marks = {path.parent.name: read_mark(path) for path in places.matching(store.runs, f"*/{MARK}")} | dict(trims or {})
     used: set[tuple[str, str]] = set()
     for path in places.matching(store.runs, "*/iterations/*/refs.json"):
-        used.update(_refs_in(atomic.read_sealed(path)))
+        run, step = path.parent.parent.parent.name, path.parent.name
+        used.update(_held_by(atomic.read_sealed(path), marks.get(run, Trim()), int(step) if step.isdigit() else -1))
     for path in places.matching(store.studies, "**/*.json"):
         used.update(_refs_in(_read_study(path)))
     return used
+
+
+def _held_by(noted: Any, trim: Trim, step: int) -> Iterator[tuple[str, str]]:
+    named = noted if isinstance(noted, dict) else {"": noted}
+    for name, value in named.items():
+        yield from (found for found in _refs_in(value) if trim.holds(step, name, found))
 
 
 def _read_study(path: Place) -> Any:

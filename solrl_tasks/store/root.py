@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from solrl_tasks.store import atomic, places
 from solrl_tasks.store.atomic import Place
@@ -14,7 +14,10 @@ from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.places import Lock
 from solrl_tasks.store.refs import KINDS, Kind, Ref
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Newest format that this version reads: 2 has trimmed runs and packed arrays."""
+FIRST_FORMAT: Final = 1
+"""A new store has it until something is done that it cannot hold: older versions read it for as long."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -42,7 +45,7 @@ class Store:
         root: an existing store, a folder or ``s3://bucket/prefix``. Use ``Store.open`` to make one.
 
     Raises:
-        StoreError: the folder is no store, or one of another format.
+        StoreError: the folder is no store, or one of a newer format.
     """
 
     def __init__(self, root: str | Place) -> None:
@@ -53,8 +56,7 @@ class Store:
             found = atomic.read_sealed(marker)
         except FileNotFoundError as error:
             raise StoreError(f"{self.root} is not a store: it has no store.json; check the path") from error
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise StoreError(f"{marker} names another format ({found!r}); this version reads format {FORMAT}")
+        self.format = _readable_format(found, marker)
 
     @classmethod
     def open(cls, root: str | Place, create: bool = True) -> Self:
@@ -73,12 +75,21 @@ class Store:
                     raise StoreError(f"{root} is not empty and not a store: name an empty or new folder")
             else:
                 root.mkdir(parents=True, exist_ok=True)
-                atomic.write_sealed(marker, {"format": FORMAT})
+                atomic.write_sealed(marker, {"format": FIRST_FORMAT})
         store = cls(root)
         if isinstance(root, ObjectPath):
             root.bucket.require_conditions(marker.name)
         store._sweep()
         return store
+
+    def require_format(self, wanted: int) -> None:
+        """Raise the store's format to at least ``wanted``, before something is written that older versions misread.
+
+        A version that does not know the format refuses the store from then on.
+        """
+        if self.format < wanted:
+            atomic.write_sealed(self.root / "store.json", {"format": wanted})
+            self.format = wanted
 
     def folder(self, kind: Kind) -> Place:
         """Where objects of a kind lie."""
@@ -161,3 +172,17 @@ class Store:
             atomic.sweep(self.root / name)
         for folder in (self.runs, self.studies, self.root / "cache"):
             atomic.sweep(folder, recursive=True)
+
+
+def _readable_format(marker: Any, path: Place) -> int:
+    """The format that a marker names; anything below ``FORMAT`` is read as it is."""
+    found = marker.get("format") if isinstance(marker, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool) or found < FIRST_FORMAT:
+        raise StoreError(f"{path} names no format ({marker!r}): it was not written by sol-rl; check the path")
+    if found > FORMAT:
+        raise StoreError(
+            f"{path} has format {found}, which a newer sol-rl wrote; this version reads up to {FORMAT}. Upgrade sol-rl "
+            "(`pip install --upgrade sol-rl`), or name another store with --home, SOLRL_HOME or SOLRL_STORE; nothing "
+            "was changed"
+        )
+    return found

@@ -44,8 +44,25 @@ def test_another_format_or_a_damaged_marker_is_refused(tmp_path):
         Store.open(store.root)
     marker.unlink()
     write_sealed(marker, {"format": 99})
-    with pytest.raises(StoreError, match="reads format 1"):
+    with pytest.raises(StoreError, match=r"format 99, which a newer sol-rl wrote.*reads up to 2\. Upgrade sol-rl"):
         Store.open(store.root)
+    before = marker.read_bytes()
+    for number in (0, -1, "2", None, True):
+        write_sealed(marker, {"format": number})
+        with pytest.raises(StoreError, match="names no format"):
+            Store(store.root)
+    write_sealed(marker, {"format": 99})
+    assert marker.read_bytes() == before
+
+
+def test_a_store_has_the_first_format_until_it_needs_another(tmp_path):
+    store = Store.open(tmp_path / "store")
+    assert Store(store.root).format == 1
+    store.require_format(1)
+    assert Store(store.root).format == 1
+    store.require_format(2)
+    store.require_format(1)
+    assert store.format == Store(store.root).format == Store.open(store.root).format == 2
 
 
 def test_what_is_moved_aside_keeps_its_content_and_says_why(store, caplog):
