@@ -3,7 +3,7 @@
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, JsonValue
@@ -18,18 +18,20 @@ from solrl_tasks.rewards.weights import Hub, Place, Random, fetch_weights, find_
 
 
 class WeightOptions(Frozen):
-    """Where weights come from, and how many images are computed together.
+    """Where weights come from, how many images are computed together, and how precisely.
 
     ``source`` is a hub id, a folder, or ``random``; None is the published weights. ``revision`` is one of the hub.
+    With ``precision`` ``bfloat16`` weights stay in float32 and products are taken in bfloat16 (autocast).
     """
 
     source: str | None = None
     revision: str | None = None
     batch: int = Field(8, ge=1, le=1024)
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 class ModelReward(ABC):
-    """A reward computed by a network in float32.
+    """A reward computed by a network, in float32 unless its options say otherwise.
 
     Images are computed in blocks of exactly ``batch``, the last one filled up by repeating its last image: a score does
     not depend on which other images, or how many, are scored with it. (The same kernel on the same shape; between
@@ -69,6 +71,7 @@ class ModelReward(ABC):
         parts = {
             "weights": identify(cls.place(options), cls.pinned),
             "batch": None if options.batch == cls.Options.model_fields["batch"].default else options.batch,
+            "precision": None if options.precision == "float32" else options.precision,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -143,7 +146,10 @@ class ModelReward(ABC):
         missing = self.options.batch - count
         if missing:
             pixels = torch.cat([pixels, pixels[-1:].expand(missing, -1, -1, -1)])
-        return self.score(module, pixels, [*prompts, *[prompts[-1]] * missing])[:count]
+        lower = self.options.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=lower):
+            scores = self.score(module, pixels, [*prompts, *[prompts[-1]] * missing])
+        return scores.float()[:count]
 
     def _loaded(self) -> Any:
         place = type(self).place(self.options)

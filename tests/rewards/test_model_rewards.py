@@ -330,7 +330,7 @@ def test_weights_that_have_to_be_converted_say_how(name):
 
 
 def test_options_are_checked():
-    with pytest.raises(ValueError, match="allowed are source, revision, batch, tokenizer"):
+    with pytest.raises(ValueError, match="allowed are source, revision, batch, precision, tokenizer"):
         make_reward(RewardSpec(name="clipscore", options={"sources": "a/b"}))
     with pytest.raises(ValueError, match="allowed are source, revision, batch, backbone"):
         make_reward(RewardSpec(name="aesthetic", options={"tokenizer": "a/b"}))
@@ -471,3 +471,16 @@ def test_scores_on_an_accelerator(name):
     assert torch.cuda.memory_allocated() - free >= reward.memory() > 0
     reward.unload()
     assert torch.cuda.memory_allocated() == free
+
+
+@each_judge
+def test_lower_precision_is_another_reward_that_scores_nearly_alike_in_any_company(name):
+    precise, lower = tiny(name), tiny(name, precision="bfloat16")
+    assert reward_id(lower) != reward_id(precise) and reward_id(tiny(name, precision="float32")) == reward_id(precise)
+    images, texts = pictures(11), prompts(11)
+    exact, rounded = values(precise, images, texts), values(lower, images, texts)
+    assert rounded.dtype == exact.dtype
+    assert not np.array_equal(rounded, exact)
+    assert np.abs(rounded - exact).max() < 0.03 * max(1.0, np.abs(exact).max())
+    alone = [values(lower, images[n : n + 1], texts[n : n + 1])[0] for n in range(len(images))]
+    assert np.array_equal(rounded, alone)
