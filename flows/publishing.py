@@ -50,10 +50,14 @@ def reward_names(view: RunView) -> list[str]:
     return [reward.name for reward in (*recipe.rewards, *recipe.evaluate.rewards)]
 
 
-def describe(store: Store, view: RunView) -> RunFacts:
-    """What MLflow is told of a run besides its summaries; device and versions are those of its first pool."""
+def describe(store: Store, view: RunView, record: dict[str, Any] | None = None) -> RunFacts:
+    """What MLflow is told of a run besides its summaries; device and versions are those of its first pool.
+
+    Args:
+        record: what ``first_record`` said, where it was asked already.
+    """
     recipe = Recipe.model_validate(view.config)
-    record = first_record(store, view)
+    record = first_record(store, view) if record is None else record
     used = {spec.engine.name for spec in (recipe.explore, recipe.regenerate, recipe.evaluate.sampling)}
     return RunFacts(
         run_id=view.run_id,
@@ -141,23 +145,36 @@ class Publisher:
     def __init__(self, settings: Settings, session: Session) -> None:
         self._settings = settings
         self._session = session
+        self._record: dict[str, Any] = {}
+        self._sent: list[tuple[int, int]] = []
         self.shown: MlflowRun | None = None
 
     def step_done(self, step: int) -> None:
         """Show a committed step in MLflow, and as artifacts of the flow run that calls."""
         session = self._session
-        self._publish("RUNNING")
-        summaries = [summary for summary in read_summaries(session.run) if summary.step <= step]
-        show_iteration(summaries, session.device.type, self.shown, session.reporter.note)
-
-    def _publish(self, status: Status) -> None:
-        session, settings = self._session, self._settings
         summaries = read_summaries(session.run)
-        with run_files(session.store, session.run, summaries, going=status == "RUNNING") as files:
-            facts = describe(session.store, session.run)
-            note, root = session.reporter.note, artifact_root(settings)
-            shown = publish_or_note(note, summaries, facts, settings.mlflow.url, files, status, root)
+        self._publish("RUNNING", summaries)
+        there = [summary for summary in summaries if summary.step <= step]
+        show_iteration(there, session.device.type, self.shown, session.reporter.note)
+
+    def _publish(self, status: Status, summaries: list[Summary]) -> None:
+        session, settings = self._session, self._settings
+        # A run that goes on finds many committed steps: the first of them sends all.
+        history = [(summary.step, summary.timestamp_ms) for summary in summaries]
+        if status == "RUNNING" and history == self._sent:
+            return
+        note, shown = session.reporter.note, None
+        try:
+            self._record = self._record or first_record(session.store, session.run)
+            with run_files(session.store, session.run, summaries, going=status == "RUNNING") as files:
+                facts = describe(session.store, session.run, self._record)
+                root = artifact_root(settings)
+                shown = publish_or_note(note, summaries, facts, settings.mlflow.url, files, status, root)
+        except (OSError, StoreError) as error:
+            # What is shown is put together in a temporary folder, whose disk may be full, from policies of the store.
+            note(f"MLflow does not show the latest of {session.run.run_id}: {error}. Nothing is lost")
         self.shown = shown or self.shown
+        self._sent = history if shown is not None else []
 
     def __enter__(self) -> Self:
         return self
@@ -165,10 +182,8 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._publish("FINISHED")
-        else:
-            self._publish("FAILED" if issubclass(kind, Exception) else "KILLED")
+        status: Status = "FINISHED" if kind is None else "FAILED" if issubclass(kind, Exception) else "KILLED"
+        self._publish(status, read_summaries(self._session.run))
 
 
 def artifact_root(settings: Settings) -> Path | None:
