@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import psutil
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from solrl_tasks.store.runs import list_runs
 from tests.support.compose import SECRETS, program
 from tests.support.micro import micro_recipe, write_prompts
 from tests.support.postgres import query
+from tests.support.s3 import ACCESS, serving, speaking_to
 from tests.support.topology import Topology
 
 pytestmark = [
@@ -32,15 +34,19 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def topology(tmp_path_factory: pytest.TempPathFactory, micro_model: Path) -> Iterator[Topology]:
     """All services up, and one run finished that was asked for beside the worker."""
-    folder = tmp_path_factory.mktemp("topology")
-    recipe = micro_recipe(micro_model, write_prompts(folder), iterations=1)
-    config = folder / "micro.yaml"
-    config.write_text(yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True)), encoding="utf-8")
-    with Topology(folder) as topology:
-        asked = ["solrl/train", "-p", f"config={config}", "-p", "run_id=stack", "--watch"]
-        done = topology.execute("worker", "prefect", "deployment", "run", *asked)
-        assert done.returncode == 0, done.stdout + done.stderr + topology.said("worker")
+    with Topology(tmp_path_factory.mktemp("topology")) as topology:
+        train(topology, micro_model)
         yield topology
+
+
+def train(topology: Topology, model: Path) -> None:
+    """Ask for a run as ``docker compose exec worker`` would, and wait for its end."""
+    recipe = micro_recipe(model, write_prompts(topology.folder), iterations=1)
+    config = topology.folder / "micro.yaml"
+    config.write_text(yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True)), encoding="utf-8")
+    asked = ["solrl/train", "-p", f"config={config}", "-p", "run_id=stack", "--watch"]
+    done = topology.execute("worker", "prefect", "deployment", "run", *asked)
+    assert done.returncode == 0, done.stdout + done.stderr + topology.said("worker")
 
 
 def fetch(url: str, content: Any = None, **headers: str) -> Any:
@@ -124,6 +130,22 @@ def test_all_of_it_ends_when_asked_to(topology: Topology):
     psutil.wait_procs(children, timeout=5)
     assert not [child for child in children if child.is_running()]
     assert not [name for name, port in topology.ports.items() if port_taken(port)]
+
+
+def test_store_and_mlflows_files_lie_in_a_bucket(tmp_path: Path, micro_model: Path, monkeypatch: pytest.MonkeyPatch):
+    with serving() as server, speaking_to(server) as store:
+        bucket = store.removeprefix("s3://").partition("/")[0]
+        named = {"SOLRL_STORE": store, "SOLRL_MLFLOW_ARTIFACTS": f"s3://{bucket}/mlflow"}
+        with Topology(tmp_path, {**SECRETS, **ACCESS, **named, "AWS_ENDPOINT_URL_S3": server.url}) as topology:
+            train(topology, micro_model)
+        (run,) = list_runs(Store(store))
+        assert (run.run_id, run.status, run.committed) == ("stack", "finished", 2)
+        client = boto3.client("s3", endpoint_url=server.url)
+        files = [found["Key"] for found in client.list_objects_v2(Bucket=bucket, Prefix="mlflow/")["Contents"]]
+        client.close()
+        assert [path for path in files if "/artifacts/" in path]
+    assert not (tmp_path / "worker" / "data" / "store").exists()
+    assert not list((tmp_path / "mlflow" / "data").iterdir())
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class Topology:
     """All services, started in the order that the file asks for and stopped in the reverse."""
 
     folder: Path
+    env: Mapping[str, str] = field(default_factory=lambda: SECRETS)
     services: dict[str, Any] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
@@ -39,7 +41,7 @@ class Topology:
 
     def __enter__(self) -> Self:
         self.programs = postgres_programs()
-        self.services = read_compose()["services"]
+        self.services = read_compose(self.env)["services"]
         self.dockerfile = Dockerfile()
         above = 20_000 + os.getpid() % 20_000
         for service in PORTS:
@@ -69,7 +71,7 @@ class Topology:
 
     def start(self, name: str) -> None:
         if name == "database":
-            password = SECRETS["SOLRL_POSTGRES_PASSWORD"]
+            password = self.env["SOLRL_POSTGRES_PASSWORD"]
             self.started.enter_context(cluster(self.programs, self.ports[name], password, self.log(name)))
             self.wait(name, "service_healthy")
             self.make_databases()
