@@ -6,8 +6,8 @@
 
 A worker that computes nothing stands in for the model (``quick_worker.py``); all else is as in any run. ``explore``
 fills one pool and looks whether time is linear and memory flat. ``resume`` stops a run at random stages and starts it
-again, and compares the history in MLflow (a database file) with the store, value by value. ``prefect`` runs the flow on a
-server of its own and tells how its database grows. Each prints one JSON object.
+again, and compares the history in MLflow (a database file) with the store, value by value. ``prefect`` runs the flow on
+a server of its own and tells how its database grows. Each prints one JSON object.
 """
 
 import argparse

@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from flows.arm_study import Asked, plain_result, plan_arms, study_arms
 from flows.arm_watching import FlowWatcher
-from flows.errors import is_for_people
+from flows.errors import in_words, is_for_people
 from flows.presence import present
 from flows.reporting import current_reporter
 from flows.settings import Settings
@@ -31,7 +31,7 @@ def run_study(asked: Asked, plan: bool) -> Any:
             run_id, study = study_arms(settings, asked, FlowWatcher(asked.study))
     except Exception as error:
         if is_for_people(error):
-            return Failed(message=str(error))
+            return Failed(message=in_words(error))
         raise
     from solrl_tasks.studies.arms_page import arms_summary
 

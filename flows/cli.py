@@ -16,7 +16,7 @@ from flows.commands.report import report
 from flows.commands.train import train
 from flows.commands.up import up
 from flows.console import complain
-from flows.errors import UserError, is_for_people
+from flows.errors import UserError, in_words, is_for_people
 
 ABOUT: Final = "Sol-RL experiments: explore cheaply, train precisely, pay for nothing twice."
 
@@ -47,5 +47,5 @@ def main() -> None:
     except Exception as error:
         if not is_for_people(error):
             raise
-        complain(str(error))
+        complain(in_words(error))
         sys.exit(error.code if isinstance(error, UserError) else 1)

@@ -6,6 +6,18 @@ OURS = ("flows.", "solrl_tasks.")
 OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
 
 
+REMEDIES = {
+    errno.ENOSPC: "The disk is full. Nothing that was finished is lost: make room, for example with `solrl pools gc`, "
+    "then the same command goes on",
+    errno.EDQUOT: "Your share of the disk is used up. Nothing that was finished is lost: make room, then the same command "
+    "goes on",
+    errno.EROFS: "The disk can only be read. Nothing that was finished is lost: when it can be written again, the same "
+    "command goes on",
+    errno.EACCES: "It may not be written by this user. Nothing that was finished is lost: when it may, the same command "
+    "goes on",
+}
+
+
 class UserError(Exception):
     """A fault that the reader can mend: the message says what was found, what is allowed and what to do.
 
@@ -27,3 +39,9 @@ def is_for_people(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in OF_THE_DISK:
         return True
     return type(error).__module__.startswith(OURS)
+
+
+def in_words(error: BaseException) -> str:
+    """What a person is told of an error that ``is_for_people``; for one of the disk, with what to do."""
+    remedy = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return f"{error}. {remedy}" if remedy else str(error)

@@ -7,7 +7,7 @@ from prefect.states import Failed
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import is_for_people
+from flows.errors import in_words, is_for_people
 from flows.evaluating import Asked, evaluate_policy
 from flows.parameters import (
     RUN_ID_PATTERN,
@@ -108,7 +108,7 @@ def evaluate(
             evaluated = evaluate_policy(settings, asked, current_reporter(), call_as_task)
     except Exception as error:
         if is_for_people(error):
-            return Failed(message=str(error))
+            return Failed(message=in_words(error))
         raise
     _show(evaluated)
     return {"run_id": evaluated.run_id, "mlflow": evaluated.url, **evaluated.summary.model_dump(mode="json")}

@@ -7,7 +7,7 @@ from prefect.states import Failed
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import is_for_people
+from flows.errors import in_words, is_for_people
 from flows.parameters import Count, Engine, Group, KnownEngine, RunId
 from flows.presence import present
 from flows.ranking import Asked, one_or_several, plain_result, plan_ranks, study_ranks
@@ -95,7 +95,7 @@ def rank_fidelity(
         return _studied(settings, asked)
     except Exception as error:
         if is_for_people(error):
-            return Failed(message=str(error))
+            return Failed(message=in_words(error))
         raise
 
 

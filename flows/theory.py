@@ -7,7 +7,7 @@ from prefect.states import Failed
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import is_for_people
+from flows.errors import in_words, is_for_people
 from flows.gains import Asked, plain_result, plan_gains, study_gains
 from flows.parameters import Engine, Group, Iteration, Prompts, RunId, Steps
 from flows.presence import present
@@ -89,7 +89,7 @@ def theory(
         return _planned(settings, asked) if plan else _studied(settings, asked)
     except Exception as error:
         if is_for_people(error):
-            return Failed(message=str(error))
+            return Failed(message=in_words(error))
         raise
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import flow, runtime
 from prefect.states import Completed, Failed
 
-from flows.errors import UserError, is_for_people
+from flows.errors import UserError, in_words, is_for_people
 from flows.iteration import iteration, registered
 from flows.parameters import (
     Actors,
@@ -94,7 +94,7 @@ def train(
         return _train(name, config, asked)
     except Exception as error:
         if is_for_people(error):
-            return Failed(message=str(error))
+            return Failed(message=in_words(error))
         raise
 
 

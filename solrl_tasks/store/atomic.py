@@ -45,8 +45,11 @@ def write_bytes(path: Place, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            # Of a write the system does not say where it failed, and a disk that is full is one of several.
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
 
