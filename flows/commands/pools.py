@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from solrl_tasks.store.pool import PoolInfo
     from solrl_tasks.store.root import Store
 
-app = typer.Typer(help="List reward pools, show one, or remove what nothing refers to.", invoke_without_command=True)
+app = typer.Typer(
+    help="List reward pools, show one, pack one, or remove what nothing refers to.", invoke_without_command=True
+)
 SHORT = 12
 SHOWN_FAILURES = 10
 
@@ -162,6 +164,28 @@ def gc(
     else:
         then = "; nothing was removed: add --delete to remove it" if plan else ""
         say(f"{len(plan)} objects, {total}, that nothing refers to{then}")
+
+
+@app.command()
+def compact(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(help="Key of a finished pool, or of samples, or its beginning.")],
+    home: Home = None,
+) -> None:
+    """Pack a finished pool into few files: same values and digest, read as before. Kills leave it whole."""
+    from solrl_tasks.store.contents import Contents
+    from solrl_tasks.store.packing import pack
+
+    store = open_store(home or context.obj)
+    found = Contents.find(store, key)
+    done = pack(store, found.kind, found.key)
+    what = ", ".join(done.packed) or "nothing"
+    files, size = (f"{before} -> {after}" for before, after in (done.files, map(format_bytes, done.bytes)))
+    say(f"{found.kind}/{found.key[:SHORT]}: {what} packed; {files} files, {size}")
+    if done.before:
+        say(f"  packed before: {', '.join(done.before)}")
+    if done.large:
+        say(f"  as they were, because their blocks are large already: {', '.join(done.large)}")
 
 
 def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:

@@ -5,9 +5,13 @@ one row times one block of columns, and ``ledger`` [rows, blocks, 4], an entry o
 while the block is not done. Values are written first and the entry last, and both carry a CRC-32C. A block
 counts as done if its entry's digest fits the values that are read back, so that any kill, truncation or
 flipped bit shows.
+
+Of a packed array both lie in ``packed/``, many blocks to a file (a shard), and what was there before is gone:
+``values/zarr.json`` decides which of the two counts.
 """
 
 import hashlib
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic
@@ -31,6 +35,7 @@ FIELDS: Final = ("digest", "record", "device_microseconds", "written_unix_ns")
 _DIGEST, _RECORD, _SECONDS, _WRITTEN = range(len(FIELDS))
 # What Zarr and its codecs raise for bytes they cannot decode. A refused permission is no damage.
 _UNDECODABLE: Final = (ValueError, RuntimeError, TypeError, IndexError, KeyError, EOFError)
+PACKED: Final = "packed"
 HEAD: Final = "zarr.json"
 """The file of an array that is written last in a bucket."""
 
@@ -45,8 +50,11 @@ class BlockArray:
     Only one process may write at a time; the caller holds the lock. ``path`` is the folder of the array.
     """
 
-    def __init__(self, path: Place, values: Any, ledger: Any, remote: ObjectZarr | None = None) -> None:
+    def __init__(
+        self, path: Place, values: Any, ledger: Any, remote: ObjectZarr | None = None, packed: bool = False
+    ) -> None:
         self.path = path
+        self.packed = packed
         self._values = values
         self._ledger = ledger
         self._remote = remote
@@ -76,8 +84,8 @@ class BlockArray:
             atomic.write_json(temporary / HEAD, group_metadata({"ledger_fields": list(FIELDS)}))
             folder = LocalStore(temporary)
             blocks = columns // chunk
-            _make(folder, "values", (rows, columns, *item), (1, chunk, *item), dtype)
-            _make(folder, "ledger", (rows, blocks, len(FIELDS)), (1, 1, len(FIELDS)), "uint64")
+            make_array(folder, "values", (rows, columns, *item), (1, chunk, *item), dtype)
+            make_array(folder, "ledger", (rows, blocks, len(FIELDS)), (1, 1, len(FIELDS)), "uint64")
         return cls.open(path, rows, chunk, item, dtype, confirm)
 
     @classmethod
@@ -99,33 +107,66 @@ class BlockArray:
         Raises:
             DamagedError: its metadata cannot be read, or is not what ``create`` wrote.
         """
-        remote = ObjectZarr(path, confirm) if isinstance(path, ObjectPath) else None
-        folder = LocalStore(path) if isinstance(path, Path) else remote
-        values, ledger = _open(folder, path, "values"), _open(folder, path, "ledger")
+        try:
+            return cls._open_part(path, path, rows, chunk, item, dtype, confirm)
+        except DamagedError:
+            if (path / "values" / HEAD).exists() or not atomic.is_published(path / PACKED, HEAD):
+                raise
+        return cls._open_part(path, path / PACKED, rows, chunk, item, dtype, confirm)
+
+    @classmethod
+    def _open_part(
+        cls,
+        path: Place,
+        part: Place,
+        rows: int,
+        chunk: int,
+        item: tuple[int | None, ...],
+        dtype: str,
+        confirm: Callable[[], None],
+    ) -> Self:
+        remote = ObjectZarr(part, confirm) if isinstance(part, ObjectPath) else None
+        folder = LocalStore(part) if isinstance(part, Path) else remote
+        values, ledger = _open(folder, part, "values"), _open(folder, part, "ledger")
+        packed = part != path
         fits = (
-            _is_made_so(values, rows, (1, chunk, *values.shape[2:]), dtype)
-            and _is_made_so(ledger, rows, (1, 1, len(FIELDS)), "uint64")
+            _is_made_so(values, rows, (1, chunk, *values.shape[2:]), dtype, packed)
+            and _is_made_so(ledger, rows, (1, 1, len(FIELDS)), "uint64", packed)
             and values.shape[1] % chunk == 0
             and ledger.shape[2:] == (len(FIELDS),)
             and item_fits(values.shape[2:], item)
         )
         if not fits:
             raise DamagedError(path, "the metadata of the array is not what was written")
-        return cls(path, values, ledger, remote)
+        return cls(path, values, ledger, remote, packed)
 
     @property
     def columns(self) -> int:
         """Columns that can be written, a multiple of the chunk."""
         return int(min(self._values.shape[1], self._ledger.shape[1] * self.chunk))
 
+    def packed_beside(self) -> "BlockArray":
+        """The packed array that lies beside this one and does not count yet. Raises as ``open``."""
+        confirm = _nothing_to_confirm if self._remote is None else self._remote.confirm
+        return self._open_part(self.path, self.path / PACKED, self.rows, self.chunk, self.item, self.dtype, confirm)
+
+    @property
+    def _part(self) -> Place:
+        return self.path / PACKED if self.packed else self.path
+
+    @property
+    def dtype(self) -> str:
+        """Type of the values."""
+        return str(self._values.dtype)
+
     def grow(self, columns: int) -> None:
         """Make room for at least ``columns``, a multiple of the chunk; never shrinks."""
         if self._values.shape[1] < columns:
             self._values.resize((self.rows, columns, *self.item))
-            atomic.sync_file(self.path / "values" / HEAD)
+            atomic.sync_file(self._part / "values" / HEAD)
         if self._ledger.shape[1] * self.chunk < columns:
             self._ledger.resize((self.rows, columns // self.chunk, len(FIELDS)))
-            atomic.sync_file(self.path / "ledger" / HEAD)
+            atomic.sync_file(self._part / "ledger" / HEAD)
 
     def entries(self, blocks: int) -> NDArray[np.uint64]:
         """Ledger entries of the first ``blocks`` of every row, [rows, blocks, 4]; zero where not done."""
@@ -198,12 +239,28 @@ class BlockArray:
         stored = _stored_form(values)
         self._look("ledger")
         if not self._is_blank(row, index):
-            self._ledger[row, index] = np.zeros(len(FIELDS), dtype=np.uint64)
-        self._values[row, index * self.chunk : (index + 1) * self.chunk] = stored
-        self._ledger[row, index] = np.array(
-            [block_digest(stored, row, index), record, round(seconds * 1e6), written], dtype=np.uint64
-        )
-        if self._remote is not None:
+            self._put(self._ledger, row, index, np.zeros(len(FIELDS), dtype=np.uint64))
+        self._put(self._values, row, index, stored)
+        entry = np.array([block_digest(stored, row, index), record, round(seconds * 1e6), written], dtype=np.uint64)
+        self._put(self._ledger, row, index, entry)
+        self._vouch(row, index)
+
+    def _put(self, array: Any, row: int, index: int, stored: NDArray[Any]) -> None:
+        width = array.chunks[1]
+        target = (row, slice(index * width, (index + 1) * width))
+        block = stored.reshape(width, *array.shape[2:])
+        try:
+            array[target] = block
+        except _UNDECODABLE:
+            if not self.packed:
+                raise
+            # A shard whose index is damaged takes no block. What it held is lost in any case.
+            atomic.remove_file(self._part / self._shard_key(array, row, index * width))
+            array[target] = block
+
+    def _vouch(self, row: int, index: int) -> None:
+        # The tag of a shard changes with any of its blocks, and stands for all of them.
+        if self._remote is not None and not self.packed:
             self._remote.vouch(*self._keys(row, index))
 
     def _is_blank(self, row: int, index: int) -> bool:
@@ -220,8 +277,7 @@ class BlockArray:
 
     def _fits(self, row: int, index: int, expected: int, values: NDArray[Any] | None) -> bool:
         if values is not None and block_digest(values, row, index) == expected:
-            if self._remote is not None:
-                self._remote.vouch(*self._keys(row, index))
+            self._vouch(row, index)
             return True
         columns = f"{index * self.chunk} to {(index + 1) * self.chunk - 1}"
         where = f"{self.path.parent.parent.name}/{self.path.name}: row {row}, columns {columns}"
@@ -232,10 +288,19 @@ class BlockArray:
         """Names of the values and of the entry of a block."""
         return f"values/c/{row}/{index}{'/0' * len(self.item)}", f"ledger/c/{row}/{index}/0"
 
+    def _shard_of(self, place: list[int]) -> str:
+        return self._shard_key(self._values, place[0], place[1] * self.chunk)
+
+    def _shard_key(self, array: Any, row: int, column: int) -> str:
+        """Name of the file of a packed array that holds a place of it."""
+        rows, columns, *items = array.shards
+        part = "values" if array is self._values else "ledger"
+        return f"{part}/c/{row // rows}/{column // columns}{'/0' * len(items)}"
+
     def _vouched(self, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which of marked blocks in a bucket this process has verified, and are unchanged since, [rows, blocks]."""
         known = np.zeros_like(marked)
-        if self._remote is not None:
+        if self._remote is not None and not self.packed:
             self._remote.look("values", bodies=False)
             for row, index in np.argwhere(marked).tolist():
                 known[row, index] = self._remote.is_vouched(*self._keys(row, index))
@@ -247,6 +312,13 @@ class BlockArray:
             yield from places
             return
         self._remote.look("values", bodies=False)
+        if self.packed:
+            # A shard is got once for all of its blocks that stand next to each other.
+            for shard, blocks in itertools.groupby(places, self._shard_of):
+                members = list(blocks)
+                for _ in self._remote.ahead([shard]):
+                    yield from members
+            return
         keys = self._remote.ahead(self._keys(row, index)[0] for row, index in places)
         yield from (place for place, _ in zip(places, keys, strict=True))
 
@@ -305,13 +377,22 @@ def _stored_form(values: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(values)
 
 
-def _make(folder: LocalStore, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str) -> None:
+def make_array(
+    folder: LocalStore,
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: str,
+    shards: tuple[int, ...] | None = None,
+) -> Any:
+    """One of the two Zarr arrays, empty; with ``shards`` many chunks lie in a file."""
     compressors: list[Any] = [ZstdCodec(level=3)] if dtype == "uint8" else []
-    zarr.create_array(
+    return zarr.create_array(
         folder,
         name=name,
         shape=shape,
         chunks=chunks,
+        shards=shards,
         dtype=dtype,
         fill_value=_fill(dtype),
         filters=[],
@@ -334,8 +415,11 @@ def _open(folder: Any, path: Place, name: str) -> Any:
         raise DamagedError(path / name, f"its metadata cannot be read ({error})") from error
 
 
-def _is_made_so(array: Any, rows: int, chunks: tuple[int, ...], dtype: str) -> bool:
-    codecs = [codec.to_dict()["name"] for codec in array.metadata.codecs]
+def _is_made_so(array: Any, rows: int, chunks: tuple[int, ...], dtype: str, packed: bool) -> bool:
+    outer = list(array.metadata.codecs)
+    if packed != (len(outer) == 1 and isinstance(outer[0], ShardingCodec)):
+        return False
+    codecs = [codec.to_dict()["name"] for codec in (outer[0].codecs if packed else outer)]
     expected = ["bytes", "zstd", "crc32c"] if dtype == "uint8" else ["bytes", "crc32c"]
     fill = np.asarray(array.fill_value)
     return bool(

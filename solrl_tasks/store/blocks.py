@@ -170,8 +170,14 @@ class BlockFolder:
     @contextmanager
     def lock(self, purpose: str, wait: bool) -> Iterator[None]:
         """Hold the folder alone; what dead writers left in it is swept."""
+        with self.store.in_use(f"{purpose or 'filling'} ({self.label})"), self.hold(purpose, wait):
+            yield
+
+    @contextmanager
+    def hold(self, purpose: str, wait: bool) -> Iterator[None]:
+        """As ``lock``, for one who has the store alone."""
         self._lock.purpose = f"{purpose or 'filling'} ({self.label})"
-        with self.store.in_use(self._lock.purpose), self._lock.hold(wait=wait):
+        with self._lock.hold(wait=wait):
             self._forget()
             self._sweep()
             try:

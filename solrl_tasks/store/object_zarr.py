@@ -38,7 +38,7 @@ class ObjectZarr(Store):  # type: ignore[misc]
         self._is_open = True
         self.path = path
         self._bucket = path.bucket
-        self._confirm = confirm
+        self.confirm = confirm
         self._listed: dict[str, dict[str, Entry]] = {}
         self._bodies: dict[str, bytes] = {}
 
@@ -163,7 +163,7 @@ class ObjectZarr(Store):  # type: ignore[misc]
         full = self._key(key)
         etag = self._bucket.create(full, data)
         while etag is None:
-            self._confirm()
+            self.confirm()
             there = self._bucket.head(full)
             etag = self._bucket.create(full, data) if there is None else self._bucket.replace(full, data, there.etag)
         listed = self._listed.get(key.partition("/")[0])
@@ -173,7 +173,7 @@ class ObjectZarr(Store):  # type: ignore[misc]
 
     def _delete(self, key: str) -> None:
         full = self._key(key)
-        self._confirm()
+        self.confirm()
         self._bucket.delete([full])
         for listed in self._listed.values():
             listed.pop(full, None)

@@ -150,6 +150,21 @@ def remove(path: ObjectPath, first: str, last: str) -> None:
     path.bucket.delete([entry.key for entry in entries if entry.key.startswith(kept)])
 
 
+def remove_below(path: Place) -> None:
+    """Remove a folder that nobody reads, in no order; it may be gone already."""
+    if isinstance(path, ObjectPath):
+        path.bucket.delete([entry.key for entry in path.entries()])
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def count_below(path: Place) -> int:
+    """Files below a folder, or objects."""
+    if isinstance(path, ObjectPath):
+        return len(path.entries())
+    return sum(1 for entry in path.rglob("*") if entry.is_file())
+
+
 def local_files(folder: Place, names: list[str], cache: Path) -> dict[str, Path]:
     """Files of a folder on this machine, by name: themselves, or copies that are kept for the next time.
 

@@ -115,11 +115,11 @@ def apply_trim(store: Store, plan: TrimPlan) -> int:
 
 def _kept(run_id: str, summaries: Mapping[int, Any], before: Trim, keep: Keep) -> dict[int, str]:
     trained = [step for step in sorted(summaries) if step > 0 and step not in before.steps]
-    kept = {step: f"among the last {keep.last}" for step in trained[-max(keep.last, 1) :]}
+    kept = dict.fromkeys(trained[-max(keep.last, 1) :], f"among the last {keep.last}")
     if keep.every:
         kept |= {step: f"every {keep.every}th" for step in trained if step % keep.every == 0 and step not in kept}
     if keep.best:
-        kept = {step: f"among the best {keep.best}" for step in _best(run_id, summaries, trained, keep)} | kept
+        kept = dict.fromkeys(_best(run_id, summaries, trained, keep), f"among the best {keep.best}") | kept
     return dict(sorted({0: "the untrained policy", **kept}.items()))
 
 
@@ -129,8 +129,8 @@ def _best(run_id: str, summaries: Mapping[int, Any], trained: list[int], keep: K
     if not found:
         names = sorted({name for step in trained for name in summaries[step]["metrics"] if name.startswith("eval/")})
         raise StoreError(
-            f"no iteration of run {run_id} that is left has the metric {keep.metric!r}; it has {', '.join(names) or 'none'}"
-            " and others: see `solrl runs show`"
+            f"no iteration of run {run_id} that is left has the metric {keep.metric!r}; it has "
+            f"{', '.join(names) or 'none of eval/'} and others: see `solrl runs show`"
         )
     return sorted(found, key=lambda step: (values[step], step))[-keep.best :]
 

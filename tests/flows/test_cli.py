@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +72,36 @@ def test_garbage_is_listed_and_removed_only_on_demand(solrl: Solrl, finished: Fi
     assert lost.exists()
     assert solrl("pools", "gc", "--min-age-hours", "0", "--delete", "--home", tmp_path).code == 0
     assert not lost.exists()
+
+
+def test_a_pool_is_packed_and_read_as_before(solrl: Solrl, finished: Finished, tmp_path: Path):
+    home = Path(shutil.copytree(finished.home, tmp_path / "home"))
+    key = next(iter((home / "store" / "pools").iterdir())).name
+    before = solrl("pools", "show", key, "--json", "--home", home).out
+    said = solrl("pools", "compact", key, "--home", home)
+    assert said.code == 0, said.err
+    assert "packed" in said.out and "files" in said.out
+    after = solrl("pools", "show", key, "--json", "--home", home).out
+    kept = [{name: v for name, v in json.loads(text).items() if name != "bytes"} for text in (before, after)]
+    assert kept[0] == kept[1]
+    assert "nothing packed" in solrl("pools", "compact", key, "--home", home).out
+
+
+def test_a_run_is_trimmed_only_on_demand_and_says_what_it_kept(solrl: Solrl, finished: Finished, tmp_path: Path):
+    home = Path(shutil.copytree(finished.home, tmp_path / "home"))
+    said = solrl("runs", "trim", finished.run_id, "--home", home)
+    assert said.code == 0, said.err
+    assert "1 iterations of done let go" in said.out and "add --delete" in said.out
+    assert solrl("export", finished.run_id, tmp_path / "a", "--iteration", "1", "--home", home).code == 0
+    assert solrl("runs", "trim", finished.run_id, "--keep-best", "2", "--home", home).out.count("among the best 2") == 1
+    assert "Removed" in solrl("runs", "trim", finished.run_id, "--delete", "--home", home).out
+    refused = solrl("export", finished.run_id, tmp_path / "b", "--iteration", "1", "--home", home)
+    assert refused.code == 1 and "iteration 1 of run done was trimmed" in refused.err
+    assert "iterations 0, 2" in refused.err and "Traceback" not in refused.err
+    assert solrl("export", finished.run_id, tmp_path / "c", "--home", home).code == 0
+    assert solrl("runs", "show", finished.run_id, "--home", home).code == 0
+    refused = solrl("runs", "trim", finished.run_id, "--metric", "eval/x", "--home", home)
+    assert refused.code == 1 and "add --keep-best" in refused.err
 
 
 def test_an_adapter_is_exported(solrl: Solrl, finished: Finished, tmp_path: Path):
