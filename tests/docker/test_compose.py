@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,32 @@ def test_the_pool_is_that_of_the_deployments(services):
     assert started
     assert pools == {created[1]} == {started[1]}
     assert "--limit 1" in command
+
+
+def test_the_pool_has_every_deployment():
+    from flows.deployments import DEPLOYMENTS
+
+    deployments = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
+    named = set()
+    for deployment in deployments:
+        module, _, attribute = deployment["entrypoint"].rpartition(".")
+        flow = getattr(import_module(module), attribute)
+        named.add(f"{flow.name}/{deployment['name']}")
+    assert named == set(DEPLOYMENTS)
+
+
+def test_the_page_names_every_variable_and_service(services):
+    page = (PROJECT / "docs/docker.md").read_text("utf-8")
+    named = set(re.findall(r"^#?(\w+)=", (DOCKER / "env.example").read_text(), re.MULTILINE))
+    cells = "".join(line for line in page.splitlines() if line.startswith("| `"))
+    assert named <= set(re.findall(r"`(\w+)`", cells))
+    assert set(services) <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    for words in (shlex.split(line, comments=True) for line in page.splitlines() if line.startswith("docker compose ")):
+        assert words[2:4] == ["-f", "docker/compose.yaml"]
+        rest = words[6:] if words[4] == "-f" else words[4:]
+        assert rest[0] in ("up", "exec", "cp", "stop", "down")
+        if rest[0] == "exec":
+            assert rest[1] in services
 
 
 def test_postgresql_is_pinned_and_the_script_of_databases_can_be_run(services):

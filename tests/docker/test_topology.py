@@ -66,6 +66,16 @@ def test_the_run_is_in_the_workers_store(topology: Topology):
     assert (run.run_id, run.status, run.committed) == ("stack", "finished", 2)
 
 
+def test_commands_beside_the_worker_find_store_and_servers(topology: Topology):
+    done = topology.execute("worker", "solrl", "runs")
+    assert done.returncode == 0, done.stderr
+    assert "stack" in done.stdout
+    done = topology.execute("worker", "solrl", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert topology.url("prefect") in done.stdout
+    assert topology.url("mlflow") in done.stdout
+
+
 def test_prefect_has_it_in_postgresql(topology: Topology):
     login = base64.b64encode(SECRETS["SOLRL_PREFECT_AUTH"].encode()).decode()
     api = topology.url("prefect") + "/api"
