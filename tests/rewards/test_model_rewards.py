@@ -332,7 +332,7 @@ def test_weights_that_have_to_be_converted_say_how(name):
 def test_options_are_checked():
     with pytest.raises(ValueError, match="allowed are source, revision, batch, precision, tokenizer"):
         make_reward(RewardSpec(name="clipscore", options={"sources": "a/b"}))
-    with pytest.raises(ValueError, match="allowed are source, revision, batch, backbone"):
+    with pytest.raises(ValueError, match="allowed are source, revision, batch, precision, backbone"):
         make_reward(RewardSpec(name="aesthetic", options={"tokenizer": "a/b"}))
     with pytest.raises(RewardError, match="tokenizer cannot be random"):
         tiny("clipscore", tokenizer="random")
