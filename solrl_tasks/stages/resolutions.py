@@ -17,6 +17,10 @@ from solrl_tasks.rewards.pixels import ENLARGING
 from solrl_tasks.sampling.identity import POOLING
 
 
+class UnsuitableError(ValueError):
+    """How images are to be sampled does not suit the model."""
+
+
 def lowered(model: ModelSpec, sampling: SamplingSpec) -> int | None:
     """The side in pixels at which a sampling samples; None where it is the model's, named or not."""
     return None if sampling.resolution == model.resolution else sampling.resolution
@@ -54,14 +58,14 @@ def check_resolution(model: ModelSpec, sampling: SamplingSpec, field: str = "exp
         field: where it stands, for the message.
 
     Raises:
-        ValueError: the message lists what is allowed.
+        UnsuitableError: the message lists what is allowed.
     """
     side = lowered(model, sampling)
     if side is None:
         return
     allowed = allowed_resolutions(model)
     if side not in allowed:
-        raise ValueError(
+        raise UnsuitableError(
             f"{field} is {side}, but noise is pooled in whole cells and {model.source!r} needs whole tokens: with "
             f"model.resolution {model.resolution} it can be {', '.join(map(str, allowed))}"
         )

@@ -20,7 +20,7 @@ from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, settle_chunks
 from solrl_tasks.stages.learning import check_learning
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
-from solrl_tasks.stages.resolutions import check_resolution, sampled_model
+from solrl_tasks.stages.resolutions import UnsuitableError, check_resolution, sampled_model
 from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.root import Store
@@ -144,8 +144,8 @@ def open_session(
     Raises:
         ConfigChangedError: the run exists with another recipe, or what the recipe points to (model files, prompts,
             code of a reward) has changed since; the message names it.
-        ValueError: the sampler cannot walk the model's sigma grid well, or ``explore.resolution`` does not suit the
-            model.
+        UnsuitableError: the sampler cannot walk the model's sigma grid well, or ``explore.resolution`` does not suit
+            the model.
         LockedError: another process has the run open.
     """
     prepared = prepare(recipe, base)
@@ -232,7 +232,11 @@ def _check_grids(recipe: Recipe) -> None:
     for sampling in samplings(recipe):
         sampler = build("sampler", sampling.sampler, {})
         if hasattr(sampler, "check"):
-            sampler.check(family.grid_of(sampled_model(recipe.model, sampling), sampling.steps))
+            grid = family.grid_of(sampled_model(recipe.model, sampling), sampling.steps)
+            try:
+                sampler.check(grid)
+            except ValueError as error:
+                raise UnsuitableError(str(error)) from error
 
 
 def _check_extensions(recipe: Recipe) -> None:

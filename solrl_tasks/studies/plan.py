@@ -198,7 +198,7 @@ def plan_summary(plan: StudyPlan) -> str:
     estimate = f"{first}, about {show_seconds(plan.seconds)} of device time"
     if not plan.unmeasured:
         return f"{estimate}."
-    return f"{estimate} without {len(plan.unmeasured)} pools that nothing like was ever measured for."
+    return f"{estimate}, not counting {len(plan.unmeasured)} of the pools: nothing like them was ever measured."
 
 
 def show_seconds(seconds: float) -> str:

@@ -19,7 +19,7 @@ from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import policy_after, run_all
 from solrl_tasks.stages.plan import plan_explore, plan_regenerate
 from solrl_tasks.stages.rescore import rescore
-from solrl_tasks.stages.resolutions import allowed_resolutions, lowered
+from solrl_tasks.stages.resolutions import UnsuitableError, allowed_resolutions, lowered
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.stages.specs import BASE, pool_spec
 from solrl_tasks.store.keys import key
@@ -93,7 +93,7 @@ def test_sana_needs_parts_of_its_own_cells(monkeypatch):
 @pytest.mark.parametrize("side", [24, 20, 33, 64])
 def test_another_is_refused_with_those_that_are_allowed(side, recipe_of, tmp_path):
     recipe = recipe_of(explore__resolution=side)
-    with pytest.raises(ValueError, match=rf"explore\.resolution is {side}, .* 32 it can be 32, 16"):
+    with pytest.raises(UnsuitableError, match=rf"explore\.resolution is {side}, .* 32 it can be 32, 16"):
         open_session(tmp_path / "store", "run", recipe).__enter__()
     assert not (tmp_path / "store").exists()
 
