@@ -114,7 +114,11 @@ class GainCurve:
         if prompts < 2:
             return np.full(len(self.candidates), np.nan)
         errors: Floats = self.each.std(axis=0, ddof=1) / math.sqrt(prompts)
-        return errors / (2 * self.mean) if self.measure == "spread" else errors
+        if self.measure == "contrast":
+            return errors
+        mean = self.mean
+        found: Floats = np.divide(errors, 2 * mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        return found
 
     def at(self, candidates: int) -> Estimate:
         """Mean and standard error over prompts at one n of the curve.

@@ -14,6 +14,10 @@ from scipy import special, stats
 
 Floats = NDArray[np.float64]
 
+ROUNDING: Final = 1e-12
+"""Of the largest value of a pool: less is what sums of its values differ by."""
+UNLIKELY: Final = 1e-300
+"""A chance that counts as none: scipy overflows on what is close to the smallest number there is."""
 REACH: Final = 12.0
 """Standard deviations beyond which a Gaussian integrand is below what a float64 can tell from nothing."""
 
@@ -111,6 +115,8 @@ def bernoulli_contrast(chance: float, count: int, keep: int) -> float:
         raise ValueError(f"chance is {chance}: a probability lies within 0 .. 1")
     best, worst = ends_of(keep)
     _require_room(count, keep)
+    if chance < UNLIKELY:
+        return 0.0
     ones = np.arange(count + 1)
     high = np.minimum(ones, best) / best
     low = np.maximum(0, worst - (count - ones)) / worst
@@ -161,7 +167,11 @@ def subset_contrast(proxy: Floats, true: Floats, drawn: int, keep: int) -> float
         ValueError: not ``2 <= keep <= drawn <= N``, or the shapes differ.
     """
     ends = _ends(proxy, true, drawn, keep)
-    return float("nan") if ends is None else ends[0] - ends[1]
+    if ends is None:
+        return float("nan")
+    # What rounding leaves of a contrast of nothing would have a best number of candidates.
+    largest = float(np.abs(true[np.isfinite(true)]).max())
+    return ends[0] - ends[1] if abs(ends[0] - ends[1]) > ROUNDING * largest else 0.0
 
 
 def subset_square(proxy: Floats, true: Floats, drawn: int, keep: int) -> float:
@@ -172,8 +182,11 @@ def subset_square(proxy: Floats, true: Floats, drawn: int, keep: int) -> float:
     """
     best, worst = ends_of(keep)
     known = np.isfinite(proxy) & np.isfinite(true)
-    middle = np.mean(true[known]) if known.any() else np.nan
-    ends = _ends(proxy, np.where(known, (true - middle) ** 2, np.nan), drawn, keep)
+    middle = float(np.mean(true[known])) if known.any() else float("nan")
+    away = true - middle
+    # Of equal rewards the mean differs from them by rounding, which is no spread.
+    away = np.where(np.abs(away) <= ROUNDING * abs(middle), 0.0, away)
+    ends = _ends(proxy, np.where(known, away**2, np.nan), drawn, keep)
     return float("nan") if ends is None else (best * ends[0] + worst * ends[1]) / keep
 
 

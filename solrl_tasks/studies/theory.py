@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -101,6 +101,8 @@ class Theory:
     """Everything that the page shows.
 
     Attributes:
+        evidence: the groups that everything here is of: those without an invalid candidate.
+        left_out: groups with one, of which no gain is known at small numbers of candidates.
         sigma: per-prompt spread of true rewards, mean over prompts; ``sigma_pooled`` the root of the mean variance.
         deviation: how far the proxy is from the true reward, by prompt.
         rho, rank: Pearson's and Spearman's correlation within prompts, means over prompts.
@@ -114,6 +116,7 @@ class Theory:
     """
 
     evidence: Evidence
+    left_out: int
     sigma: Estimate
     sigma_pooled: float
     deviation: Deviation
@@ -181,6 +184,7 @@ class Theory:
             "reward": self.evidence.reward,
             "pools": list(self.evidence.pools),
             "computed": self.evidence.computed,
+            "left_out": self.left_out,
             "keep": self.kept.keep,
             "candidates": int(self.kept.candidates[-1]),
             "metrics": self.metrics(),
@@ -198,6 +202,9 @@ def study_theory(evidence: Evidence, threshold: float) -> Theory:
         StudyError: K does not fit the groups, no group is usable, or ``threshold`` is not above 0.
     """
     _check(evidence, threshold)
+    # Of the same groups everything: means over others could not be compared.
+    whole = _whole(evidence)
+    evidence = replace(evidence, proxy=evidence.proxy[whole], true=evidence.true[whole])
     proxy, true = evidence.proxy, evidence.true
     prices = Prices(evidence.explored.seconds, evidence.reference.seconds, evidence.update or 0.0, evidence.keep)
     kept, rho = _lines(evidence, evidence.keep), _rho_spread(proxy, true)
@@ -205,6 +212,7 @@ def study_theory(evidence: Evidence, threshold: float) -> Theory:
     curves: dict[Measure, GainCurve] = {"contrast": kept.measured, "spread": spread}
     return Theory(
         evidence=evidence,
+        left_out=int((~whole).sum()),
         sigma=mean_estimate(sigma_of(true)),
         sigma_pooled=pooled_sigma(true),
         deviation=Deviation.of(proxy, true),
@@ -260,19 +268,25 @@ def _check(evidence: Evidence, threshold: float) -> None:
         raise StudyError(f"keep is {evidence.keep}: of {candidates} candidates 2 to {candidates} can be kept")
     if not threshold > 0:
         raise StudyError(f"threshold is {threshold}: an elasticity to stop at is above 0, such as 0.5; 1 is best value")
-    valid = (np.isfinite(evidence.proxy) & np.isfinite(evidence.true)).sum(axis=1)
-    if not (valid >= evidence.keep).any():
+    if not _whole(evidence).any():
         raise StudyError(
-            f"none of {prompts} groups has {evidence.keep} candidates with both rewards: keep fewer, or score again"
+            f"each of {prompts} groups has candidates that lack a reward, so that {evidence.keep} cannot be kept of "
+            "every choice of them: see what failed and score again, or ask for other prompts"
         )
+
+
+def _whole(evidence: Evidence) -> NDArray[np.bool_]:
+    """Groups of which a gain is known at every number of candidates, [P]: those without an invalid one."""
+    whole: NDArray[np.bool_] = np.all(np.isfinite(evidence.proxy) & np.isfinite(evidence.true), axis=1)
+    return whole
 
 
 def _lines(evidence: Evidence, keep: int) -> Lines:
     measured = gain_curve(evidence.proxy, evidence.true, keep)
     ideal = gain_curve(evidence.true, evidence.true, keep, candidates=measured.candidates.tolist())
-    sigmas = np.nan_to_num(sigma_of(evidence.true))
+    sigmas = sigma_of(evidence.true)
     rhos = np.nan_to_num(correlations(evidence.proxy, evidence.true))
-    delta = float(np.nanmean(Deviation.of(evidence.proxy, evidence.true).centred))
+    delta = float(Deviation.of(evidence.proxy, evidence.true).centred.mean())
     factors = np.array([gaussian_contrast(int(n), keep) for n in measured.candidates])
     asymptote = float(sigmas.mean()) * np.array([asymptotic_range(int(n)) for n in measured.candidates])
     return Lines(
@@ -288,7 +302,7 @@ def _lines(evidence: Evidence, keep: int) -> Lines:
 
 def _rho_spread(proxy: Floats, true: Floats) -> float:
     """Of Gaussian groups the mean square of what is kept is that of sigma ** 2 (1 - rho ** 2 + rho ** 2 s ** 2)."""
-    squares = np.nan_to_num(sigma_of(true)) ** 2
+    squares = sigma_of(true) ** 2
     rhos = np.nan_to_num(correlations(proxy, true))
     return float(np.sqrt((squares * rhos**2).sum() / squares.sum())) if squares.any() else 0.0
 

@@ -39,19 +39,22 @@ def pair_figure(theory: Theory) -> bytes:
     return theory_lines(_measured(lines), promised, _names(lines))
 
 
-def value_figure(theory: Theory) -> bytes:
-    """Gain for its cost, over that of keeping all that is explored."""
+def value_figure(theory: Theory) -> bytes | None:
+    """Gain for its cost, over that of keeping all that is explored; None where that gains nothing."""
     measured = []
     marks = {}
     for measure in MEASURES:
         curve = theory.kept.measured if measure == "contrast" else theory.spread
         value = curve.mean / theory.prices.cost(curve.candidates)
+        if value[0] <= 0:
+            # Over a gain of nothing, or a loss, no other can be told.
+            continue
         measured.append(Series(measure, curve.candidates.tolist(), (value / value[0]).tolist()))
         stop = theory.answers[measure].ratio.candidates
         if stop is not None:
             marks[f"best {measure} for its cost: {stop}"] = float(stop)
     names = "candidates", f"gain for its cost, over that of {theory.kept.keep}", ""
-    return theory_lines(measured, [], names, marks)
+    return theory_lines(measured, [], names, marks) if measured else None
 
 
 def _measured(lines: Lines) -> list[Series]:

@@ -140,12 +140,16 @@ def _gain(theory: Theory) -> list[Block]:
         "elasticity",
     )
     about = f"Contrast of {lines.keep} kept of n candidates, in units of the reward; ± one standard error over prompts"
-    return [
+    blocks: list[Block] = [
         Figure(about, gain_figure(theory), _words(lines, about), source),
         Table(about, columns, tuple(rows), source),
-        Figure(
-            "Gain for its cost", value_figure(theory), "Gain over cost by number of candidates, with its tops", source
-        ),
+    ]
+    value = value_figure(theory)
+    if value is None:
+        return blocks
+    return [
+        *blocks,
+        Figure("Gain for its cost", value, "Gain over cost by number of candidates, with its tops", source),
     ]
 
 
@@ -196,7 +200,8 @@ def _inputs(theory: Theory) -> list[Block]:
         (f"of the middle {QUANTILE:.0%}", theory.deviation.quantile, at_most["quantile"]),
     ]
     rows = [
-        (name, _estimate(mean_estimate(each)), _number(top), _number(top / sigma.mean)) for name, each, top in deltas
+        (name, _estimate(mean_estimate(each)), _number(top), _number(top / sigma.mean if sigma.mean else math.nan))
+        for name, each, top in deltas
     ]
     columns = "Delta", "mean over prompts", "largest", "largest, in sigma"
     shape, prices, evidence = theory.shape, theory.prices, theory.evidence
@@ -215,6 +220,7 @@ def _inputs(theory: Theory) -> list[Block]:
         ("device seconds of a candidate", f"{prices.explore:.3g} ({evidence.explored.price_origin})"),
         ("device seconds of regenerating a kept one", f"{prices.regenerate:.3g} ({evidence.reference.price_origin})"),
         ("device seconds of a kept one's update", f"{prices.update:.3g} ({evidence.update_origin})"),
+        ("groups left out, for an invalid candidate", str(theory.left_out)),
         ("blocks sampled for this study", str(evidence.computed)),
     ]
     note = "Bounds use the centred Delta: a constant added to every proxy of a prompt changes no choice."

@@ -12,6 +12,7 @@ from solrl_tasks.reports.page import Figure, Table
 from solrl_tasks.stages.recorded import StudyError
 from solrl_tasks.studies.evidence import Evidence, Side
 from solrl_tasks.studies.theory import stops_by_price, study_theory
+from solrl_tasks.studies.theory_figures import value_figure
 from solrl_tasks.studies.theory_page import answer_sentence, theory_page
 
 CPU = {"hardware": "a CPU", "device_class": "cpu", "threads": 1}
@@ -136,7 +137,7 @@ def test_what_cannot_be_answered_is_refused():
         study_theory(evidence_of(proxy, true, keep=9), 0.5)
     with pytest.raises(StudyError, match="threshold is 0"):
         study_theory(evidence_of(proxy, true, keep=4), 0.0)
-    with pytest.raises(StudyError, match="none of 2 groups"):
+    with pytest.raises(StudyError, match="each of 2 groups has candidates that lack a reward"):
         study_theory(evidence_of(proxy * np.nan, true, keep=4), 0.5)
 
 
@@ -165,3 +166,52 @@ def test_one_prompt_has_no_interval_but_an_answer():
     found = study_theory(evidence_of(proxy, true), 0.5)
     assert found.answers["contrast"].ratio.low is None
     assert theory_page(found, [], {}).summary
+
+
+def test_an_invalid_candidate_leaves_its_group_out_of_every_line():
+    proxy, true = gaussian(prompts=6, count=24)
+    spoilt = true.copy()
+    spoilt[0, 3] = np.nan
+    spoilt[1] = np.nan
+    found = study_theory(evidence_of(proxy, spoilt), 0.5)
+    alone = study_theory(evidence_of(proxy[2:], true[2:]), 0.5)
+    assert found.left_out == 2
+    assert found.metrics() == alone.metrics()
+    assert found.kept.gaussian[-1] == pytest.approx(found.sigma.mean * gaussian_contrast(24, 8))
+    tables = [block for block in theory_page(found, [], {}).blocks if isinstance(block, Table)]
+    assert ("groups left out, for an invalid candidate", "2") in [row for table in tables for row in table.rows]
+
+
+def test_groups_that_all_have_an_invalid_candidate_are_told():
+    proxy, true = gaussian(prompts=3, count=24)
+    true[:, 5] = np.nan
+    with pytest.raises(StudyError, match="each of 3 groups has candidates that lack a reward"):
+        study_theory(evidence_of(proxy, true), 0.5)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.0])
+def test_rewards_that_are_all_alike_gain_nothing(level):
+    proxy, _ = gaussian(prompts=3, count=24)
+    found = study_theory(evidence_of(proxy, np.full(proxy.shape, level)), 0.5)
+    for answer in found.answers.values():
+        assert answer.ratio.candidates is None
+        assert answer.marginal.candidates is None
+    assert "No number of candidates" in answer_sentence(found)
+    assert theory_page(found, [], {}).blocks
+
+
+def test_a_proxy_that_is_all_alike_gains_no_contrast():
+    _, true = gaussian(prompts=5, count=24)
+    found = study_theory(evidence_of(np.zeros_like(true), true), 0.5)
+    assert found.answers["contrast"].ratio.candidates is None, "what rounding leaves of a gain is none"
+    assert theory_page(found, [], {}).blocks
+
+
+def test_a_proxy_that_ranks_the_wrong_way_round_has_no_line_of_value():
+    _, true = gaussian(prompts=5, count=24)
+    found = study_theory(evidence_of(-true, true), 0.5)
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("solrl_tasks.studies.theory_figures.theory_lines", lambda lines, *_: drawn.extend(lines) or b"")
+        value_figure(found)
+    assert [line.label for line in drawn] == ["spread"], "a loss over a loss would look like a gain"
