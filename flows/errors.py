@@ -6,15 +6,12 @@ OURS = ("flows.", "solrl_tasks.")
 OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
 
 
+_SAFE = "Nothing that was finished is lost:"
 REMEDIES = {
-    errno.ENOSPC: "The disk is full. Nothing that was finished is lost: make room, for example with `solrl pools gc`, "
-    "then the same command goes on",
-    errno.EDQUOT: "Your share of the disk is used up. Nothing that was finished is lost: make room, then the same command "
-    "goes on",
-    errno.EROFS: "The disk can only be read. Nothing that was finished is lost: when it can be written again, the same "
-    "command goes on",
-    errno.EACCES: "It may not be written by this user. Nothing that was finished is lost: when it may, the same command "
-    "goes on",
+    errno.ENOSPC: f"The disk is full. {_SAFE} make room (`solrl pools gc`), then the same command goes on",
+    errno.EDQUOT: f"Your share of the disk is used up. {_SAFE} make room, then the same command goes on",
+    errno.EROFS: f"The disk can only be read. {_SAFE} when it can be written again, the same command goes on",
+    errno.EACCES: f"It may not be written by this user. {_SAFE} when it may, the same command goes on",
 }
 
 

@@ -105,6 +105,22 @@ def test_files_and_modules_exist(page):
         assert find_spec(module), f"{page} names {name}"
 
 
+# Faults
+
+
+def test_every_fault_has_its_test_and_every_test_of_faults_its_line():
+    rows = table("docs/operations.md", "fault")
+    named = {code(row[2]) for row in rows}
+    for row in rows:
+        assert len(row) == 5 and all(row), row
+        assert re.match("real|injected", row[1]), f"{row[0]}: real or injected?"
+        path, _, name = code(row[2]).partition("::")
+        assert f"def {name}" in (ROOT / path).read_text("utf-8"), row[2]
+    for path in ("tests/stages/test_faults.py", "tests/flows/test_faults.py"):
+        tests = re.findall(r"^def (test_\w+)", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+        assert {f"{path}::{name}" for name in tests} <= named
+
+
 # Commands
 
 

@@ -10,14 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from flows.lifecycle import running_servers
 from flows.processes import port_taken
 from flows.settings import PROJECT, Settings
+from solrl_tasks.config.load import load_recipe
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs
+from tests.support.contents import run_contents
+from tests.support.killing import run_child
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BIN = Path(sys.executable).parent
@@ -118,6 +122,30 @@ def test_up_serves_refuses_resumes_and_stops_all_that_it_started(shells: Shells,
     assert not [process for process in started if process.is_running()]
     assert not any(map(port_taken, shells.ports))
     assert "Traceback" not in shells.log.split("Stopping")[-1]
+
+
+def test_a_run_cancelled_in_the_ui_makes_room_for_the_next_and_goes_on(shells: Shells, micro_config: Path):
+    shells.start()
+    assert shells.up is not None
+    parameters = ["-p", f"config={micro_config}", "-p", "run_id=cancelled", "-p", "iterations=2"]
+    shells.ask("solrl/train", *parameters)
+    shells.wait(lambda: "step 1: select Completed" in shells.log)
+    api = f"http://127.0.0.1:{shells.ports[0]}/api/flow_runs"
+    (shown,) = httpx.post(f"{api}/filter", json={"flow_runs": {"name": {"any_": ["cancelled"]}}}, timeout=60).json()
+    # What the button sends.
+    state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    httpx.post(f"{api}/{shown['id']}/set_state", json=state, timeout=60).raise_for_status()
+    shells.wait(lambda: httpx.get(f"{api}/{shown['id']}", timeout=60).json()["state"]["type"] == "CANCELLED")
+    shells.wait(lambda: not shells.flow_processes())
+    root = shells.folder / ".solrl" / "store"
+    (info,) = list_runs(Store(root))
+    assert info.status == "interrupted"
+
+    other = ["-p", f"config={micro_config}", "-p", "run_id=other", "-p", "iterations=1"]
+    assert shells.ask("solrl/train", *other, "--watch").returncode == 0, shells.log
+    assert shells.ask("solrl/train", *parameters, "--watch").returncode == 0, shells.log
+    run_child(shells.folder / "whole", "run", load_recipe(micro_config))
+    assert run_contents(root, "cancelled") == run_contents(shells.folder / "whole", "run")
 
 
 def test_after_a_power_cut_the_next_up_goes_on_and_stops_what_was_left(shells: Shells, micro_config: Path):

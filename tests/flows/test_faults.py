@@ -1,0 +1,228 @@
+"""Servers that die while a run goes on: what is seen, and that nothing is lost or counted twice. Faults are real."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import servers
+from flows.processes import free_port
+from flows.publishing import read_summaries, rebuild_run
+from flows.recovery import close_dead_mlflow_runs
+from flows.reporting import use_reporter
+from flows.servers import ServerSpec, probe
+from flows.settings import Settings
+from flows.train import train
+from solrl_tasks.config.load import load_recipe
+from solrl_tasks.stages.reporter import SilentReporter
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import view_run
+from tests.support.contents import run_contents
+from tests.support.killing import run_child
+from tests.support.postgres import cluster, postgres_programs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+BIN = Path(sys.executable).parent
+UP_WITHIN = 240.0
+GRACE = 10.0
+PASSWORD = "of-a-test"
+
+
+@pytest.fixture(scope="module")
+def expected(micro_config: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Contents of a run of two iterations that nothing disturbs."""
+    root = tmp_path_factory.mktemp("whole") / "store"
+    run_child(root, "run", load_recipe(micro_config))
+    return run_contents(root, "run")
+
+
+class Server:
+    """A real server that can be killed and started again."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self.spec = spec
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        for folder in (self.spec.folder, self.spec.log.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with self.spec.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *self.spec.arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.spec.environment},
+                cwd=self.spec.folder,
+                start_new_session=True,
+            )
+        until = time.monotonic() + UP_WITHIN
+        while probe(self.spec) != "answers":
+            assert self._process.poll() is None, self.spec.log.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.3)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def server(spec: ServerSpec, started: bool = True) -> Iterator[Server]:
+    made = Server(spec)
+    try:
+        if started:
+            made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+class Acting(SilentReporter):
+    """Does something as a stage begins."""
+
+    def __init__(self, **actions: Callable[[], None]) -> None:
+        self._actions = actions
+        self.notes: list[str] = []
+
+    def stage_started(self, step: int, stage: str, what: str) -> None:
+        if action := self._actions.pop(f"{stage}_{step}", None):
+            action()
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_mlflow_is_down_at_the_start_in_the_middle_and_at_the_end(
+    micro_config: Path,
+    tmp_path: Path,
+    free_ports: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, object],
+):
+    monkeypatch.setenv("SOLRL_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_ports[1]}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    settings = Settings.read()
+    store = Store.open(settings.store_root, create=True)
+    with server(servers.mlflow_server(settings), started=False) as mlflow:
+        # Down when the baseline is shown, up for iteration 1, down from iteration 2 on to the end.
+        reporter = Acting(explore_1=mlflow.start, explore_2=mlflow.kill)
+        with use_reporter(reporter):
+            state = train(run_id="run", config=str(micro_config), return_state=True)
+        assert state.is_completed(), state.message  # type: ignore[attr-defined]
+        down = [note for note in reporter.notes if "MLflow does not show the latest of run" in note]
+        assert len(down) == 3, reporter.notes
+        assert all("Nothing is lost" in note for note in down)
+        assert run_contents(settings.store_root, "run") == expected
+        mlflow.start()
+        said: list[str] = []
+        assert close_dead_mlflow_runs(settings, said.append) == 1
+        assert "no process has it open; ended as FINISHED" in said[0]
+        rebuilt = rebuild_run(settings, store, "run", "FINISHED")
+    assert (rebuilt.replaced, rebuilt.differences) == (None, ())
+    assert rebuilt.points == sum(len(s.metrics) + len(s.stderr) for s in read_summaries(view_run(store, "run")))
+
+
+@pytest.mark.parametrize("killed", ["prefect", "postgres"])
+def test_prefect_or_its_database_is_killed_and_started_again(
+    killed: str,
+    micro_config: Path,
+    tmp_path: Path,
+    free_ports: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, object],
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
+    settings = Settings.read(tmp_path)
+    with ExitStack() as stack:
+        if killed == "postgres":
+            port = free_port(free_ports[1] + 1)
+            assert port is not None
+            stack.enter_context(cluster(postgres_programs(), port, PASSWORD, tmp_path / "postgres.log"))
+            url = f"postgresql+asyncpg://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
+            monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
+            time.sleep(2)
+        prefect = stack.enter_context(server(servers.prefect_server(settings)))
+        with training(tmp_path, micro_config) as (process, log):
+            wait(lambda: "explore-0001" in log() or " explore " in log(), process, log)
+            if killed == "postgres":
+                crash_database(port)
+            else:
+                prefect.kill()
+                time.sleep(3)
+                prefect.start()
+            process.wait(UP_WITHIN)
+        first = (process.returncode, log())
+        with training(tmp_path, micro_config) as (process, log):
+            process.wait(UP_WITHIN)
+        assert process.returncode == 0, first[1] + log()
+    assert run_contents(tmp_path / "store", "run") == expected
+    assert first[0] == 0, first[1]
+
+
+def test_preemption_ends_a_run_within_its_grace(
+    micro_config: Path, tmp_path: Path, free_ports: tuple[int, int], expected: dict[str, object]
+):
+    ports = ["--prefect-port", str(free_ports[0]), "--mlflow-port", str(free_ports[1])]
+    with training(tmp_path, micro_config, *ports) as (process, log):
+        wait(lambda: "explore" in log(), process, log)
+        began = time.monotonic()
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        took = time.monotonic() - began
+    psutil.wait_procs(children, timeout=5)
+    left = [child for child in children if child.is_running()]
+    assert (process.returncode != 0, left) == (True, []), log()
+    assert took < GRACE, log()
+    with training(tmp_path, micro_config, *ports) as (process, log):
+        process.wait(UP_WITHIN)
+    assert process.returncode == 0, log()
+    assert run_contents(tmp_path / "store", "run") == expected
+
+
+def wait(holds: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Callable[[], str]) -> None:
+    until = time.monotonic() + UP_WITHIN
+    while not holds():
+        assert process.poll() is None, log()
+        assert time.monotonic() < until, log()
+        time.sleep(0.1)
+
+
+@contextmanager
+def training(home: Path, config: Path, *options: str) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], str]]]:
+    """``solrl train`` in a process of its own, and what it has printed so far."""
+    path = home / f"train-{time.monotonic_ns()}.log"
+    command = [BIN / "solrl", "train", config, "--run-id", "run", "--home", home, *options]
+    with path.open("wb") as log:
+        process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process, lambda: path.read_text(errors="replace")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def crash_database(port: int) -> None:
+    """Kill a connection's process: PostgreSQL then drops all others, recovers and goes on."""
+    (main,) = [
+        process
+        for process in psutil.process_iter()
+        if process.name() == "postgres" and f"port={port}" in process.cmdline()
+    ]
+    clients = [child for child in main.children() if "127.0.0.1(" in " ".join(child.cmdline())]
+    assert clients
+    clients[0].kill()
