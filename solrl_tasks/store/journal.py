@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,28 @@ from solrl_tasks.store.object_path import ObjectPath
 logger = logging.getLogger(__name__)
 _CHECK: Final = "check"
 _CHECK_LENGTH: Final = 16
+_TAIL_BYTES: Final = 64
+"""Of what was summed up, to know the same file again."""
+
+
+class _Sums:
+    """Seconds by stage, of all entries and of each iteration."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, float] = {}
+        self._each: dict[Any, dict[str, float]] = {}
+
+    def add(self, entry: dict[str, Any]) -> None:
+        for sums in (self._all, self._each.setdefault(entry.get("iteration"), {})):
+            sums[entry["stage"]] = sums.get(entry["stage"], 0.0) + float(entry["seconds"])
+
+    def of(self, iteration: int | None, more: Iterable[dict[str, Any]]) -> dict[str, float]:
+        """The sums, with further entries that are not kept."""
+        sums = dict(self._all if iteration is None else self._each.get(iteration, {}))
+        for entry in more:
+            if iteration is None or entry.get("iteration") == iteration:
+                sums[entry["stage"]] = sums.get(entry["stage"], 0.0) + float(entry["seconds"])
+        return dict(sorted(sums.items()))
 
 
 class Journal:
@@ -26,6 +49,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._summed = _Sums()
+        self._known, self._line, self._tail = 0, 1, b""
 
     def append(self, entry: dict[str, Any]) -> None:
         """Add an entry and bring it to the disk.
@@ -50,26 +75,38 @@ class Journal:
 
     def entries(self) -> list[dict[str, Any]]:
         """All whole entries, in order."""
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        found = []
-        for number, line in enumerate(lines, start=1):
-            entry = _parse(line)
-            if entry is not None:
-                found.append(entry)
-            elif line:
-                logger.warning("%s: line %d is torn or damaged and does not count", self.path, number)
-        return found
+        return list(self._parsed(self._bytes(0), 1))
 
     def totals(self, iteration: int | None = None) -> dict[str, float]:
         """Seconds by stage, of all entries or of those with this ``iteration``."""
-        sums: dict[str, float] = {}
-        for entry in self.entries():
-            if iteration is None or entry.get("iteration") == iteration:
-                sums[entry["stage"]] = sums.get(entry["stage"], 0.0) + float(entry["seconds"])
-        return dict(sorted(sums.items()))
+        # A run of many iterations asks in each of them: what was summed up before is not read again.
+        data = self._bytes(self._known - len(self._tail))
+        if not data.startswith(self._tail):
+            self._summed, self._known, self._line, self._tail = _Sums(), 0, 1, b""
+            data = self._bytes(0)
+        whole, newline, rest = data[len(self._tail) :].rpartition(b"\n")
+        for entry in self._parsed(whole, self._line):
+            self._summed.add(entry)
+        self._known += len(whole + newline)
+        self._line += (whole + newline).count(b"\n")
+        self._tail = data[: len(data) - len(rest)][-_TAIL_BYTES:]
+        return self._summed.of(iteration, self._parsed(rest, self._line))
+
+    def _bytes(self, start: int) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+    def _parsed(self, data: bytes, first: int) -> Iterator[dict[str, Any]]:
+        for number, line in enumerate(data.split(b"\n"), start=first):
+            entry = _parse(line)
+            if entry is not None:
+                yield entry
+            elif line:
+                logger.warning("%s: line %d is torn or damaged and does not count", self.path, number)
 
 
 class ObjectJournal(Journal):
@@ -104,6 +141,10 @@ class ObjectJournal(Journal):
             else:
                 found.append(entry)
         return found
+
+    def totals(self, iteration: int | None = None) -> dict[str, float]:
+        """See ``Journal.totals``; the bucket keeps what was read before."""
+        return _Sums().of(iteration, self.entries())
 
 
 def open_journal(path: Place) -> Journal:

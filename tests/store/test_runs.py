@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from solrl_tasks.store import errors
-from solrl_tasks.store.journal import Journal
+from solrl_tasks.store.journal import Journal, _parse
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.runs import Run, list_runs, view_run
 
@@ -183,6 +183,20 @@ def test_a_torn_line_costs_only_itself_wherever_it_is_torn(tmp_path):
     journal.path.write_bytes(whole + second[:-1])
     journal.append({"stage": "a", "seconds": 4.0})
     assert journal.totals() == {"a": 7.0}
+
+
+def test_what_was_summed_up_is_not_read_again(tmp_path, monkeypatch):
+    journal, others = Journal(tmp_path / "spent.jsonl"), Journal(tmp_path / "spent.jsonl")
+    parsed = []
+    monkeypatch.setattr("solrl_tasks.store.journal._parse", lambda line: parsed.append(line) or _parse(line))
+    for step in range(5):
+        journal.append({"stage": "a", "iteration": step, "seconds": 1.0})
+        others.append({"stage": "b", "iteration": step, "seconds": 2.0})
+        assert journal.totals(step) == {"a": 1.0, "b": 2.0}
+        assert journal.totals() == {"a": step + 1.0, "b": 2.0 * (step + 1)}
+    assert len([line for line in parsed if line]) == 10
+    journal.path.unlink()
+    assert journal.totals() == {}
 
 
 def test_a_damaged_line_does_not_count(tmp_path, caplog):
