@@ -50,6 +50,12 @@ def test_no_secret_has_a_default(name, given):
     assert "docs/docker.md" in refused.stderr
 
 
+def test_no_place_that_a_secret_is_put_in_does_without_it():
+    for file in ("compose.yaml", "compose.cuda.yaml"):
+        used = re.findall(r"\$\{?(\w+)(:\?)?", (DOCKER / file).read_text())
+        assert not [name for name, required in used if name in SECRETS and not required], file
+
+
 def test_secrets_are_seen_only_by_those_who_need_them(services):
     seen = {
         name: {key for key, value in SECRETS.items() if value in str(service["environment"])}
