@@ -116,7 +116,9 @@ def study_gains(settings: Settings, asked: Asked, reporter: "Reporter", call: "C
 
     _check(asked)
     if asked.run is not None or asked.explored is not None:
-        evidence, run_id = _stored(open_store(settings.home), asked), _run_id(asked, None)
+        store = open_store(settings.home)
+        evidence, run_id = _stored(store, asked), _run_id(asked, None)
+        _hold(store, run_id, evidence)
     else:
         evidence, run_id = _sampled(settings, asked, reporter, call)
     theory = study_theory(_priced(settings, evidence, asked), asked.threshold or THRESHOLD)
@@ -158,6 +160,14 @@ def _stored(store: "Store", asked: Asked) -> "Evidence":
         return audited_evidence(store, asked.run)
     assert asked.explored is not None and asked.reference is not None
     return pooled_evidence(store, asked.explored, asked.reference, asked.reward, asked.keep)
+
+
+def _hold(store: "Store", run_id: str, evidence: "Evidence") -> None:
+    """Keep from the garbage collection what was only read: no run of the study made it."""
+    from solrl_tasks.store.contents import Contents
+    from solrl_tasks.store.holds import hold
+
+    hold(store, run_id, [Contents.find(store, key).place() for key in evidence.pools])
 
 
 def _sampled(settings: Settings, asked: Asked, reporter: "Reporter", call: "Call | None") -> "tuple[Evidence, str]":

@@ -5,13 +5,17 @@ import os
 import platform
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from flows.checkup import deployment_lines, disk_lines, lease_line, report_lines, unfit_packages
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import format_bytes, say
 from flows.home import special_kind
 from flows.servers import ServerSpec, mlflow_server, prefect_server, probe
 from flows.settings import Settings, profile_url
+
+if TYPE_CHECKING:
+    from solrl_tasks.store.pool import PoolInfo
 
 PACKAGES: Final = (
     "sol-rl",
@@ -48,6 +52,8 @@ def _versions() -> None:
         except importlib.metadata.PackageNotFoundError:
             found = "not installed"
         say(f"  {name:<13} {found}")
+    for line in unfit_packages():
+        say(f"  unfit         {line}: install it so, or results and messages may differ")
 
 
 def _engines() -> None:
@@ -95,10 +101,13 @@ def _store_contents(settings: Settings) -> None:
         place.bucket.require_conditions("store.json")
         say(f"  bucket        at {place.bucket.endpoint}, with conditional writes; leases of {lease_seconds():.0f} s")
     from solrl_tasks.store.pool import describe_pools
-    from solrl_tasks.store.root import Store
+    from solrl_tasks.store.root import FORMAT, Store
     from solrl_tasks.store.runs import list_runs
 
     store = Store(settings.store_root)
+    say(f"  format        {store.format} of at most {FORMAT}")
+    if not isinstance(place, Path):
+        say(f"  lease         {lease_line(store)}")
     everything, pools = list_runs(store), describe_pools(store)
     runs = [run for run in everything if not special_kind(run.run_id)]
     counts = Counter(run.status for run in runs)
@@ -109,15 +118,22 @@ def _store_contents(settings: Settings) -> None:
         elif run.status == "damaged":
             say(f"    {run.run_id}: its configuration is damaged; put it back from a copy, or use another run id")
     say(f"  studies       {len(everything) - len(runs)}, evaluations among them")
+    _pools(pools)
+    for title, lines in (("reports", report_lines(store)), ("disk", disk_lines(store, everything))):
+        for number, line in enumerate(lines):
+            say(f"  {'' if number else title:<13} {line}")
+    aside = len(list(store.quarantine.glob("*.why.txt")))
+    if aside:
+        say(f"  quarantine    {aside} damaged objects, in {store.quarantine}; they are computed again when needed")
+
+
+def _pools(pools: "list[PoolInfo]") -> None:
     partial = [pool for pool in pools if pool.partial]
     size = format_bytes(sum(pool.bytes for pool in pools))
     say(f"  pools         {len(pools)}, {len(partial)} of them partly filled, {size}")
     for pool in partial:
         filled = ", ".join(f"{name} {100 * part:.0f} %" for name, part in pool.filled.items()) or "empty"
         say(f"    {pool.key[:12]}: {filled}; a run that needs the rest computes only that")
-    aside = len(list(store.quarantine.glob("*.why.txt")))
-    if aside:
-        say(f"  quarantine    {aside} damaged objects, in {store.quarantine}; they are computed again when needed")
 
 
 def _servers(settings: Settings, profile: tuple[str, str] | None) -> None:
@@ -126,6 +142,9 @@ def _servers(settings: Settings, profile: tuple[str, str] | None) -> None:
     prefect_up, mlflow_up = _server(prefect), _server(mlflow)
     if profile and profile[1].rstrip("/") != settings.prefect.url:
         say(f"  your Prefect profile {profile[0]!r} names {profile[1]}; PREFECT_API_URL={profile[1]} would use it")
+    if prefect_up:
+        for number, line in enumerate(deployment_lines()):
+            say(f"  {'' if number else 'deployments'} {line}")
     say("\nRuns that died")
     closed = 0
     if prefect_up:

@@ -11,7 +11,7 @@ from solrl_tasks.store.blocks import LATENTS, REWARDS, BlockFolder
 from solrl_tasks.store.errors import MissingObjectError
 from solrl_tasks.store.places import matching
 from solrl_tasks.store.pool import Pool
-from solrl_tasks.store.refs import Kind
+from solrl_tasks.store.refs import UNKNOWN, Kind, Ref
 from solrl_tasks.store.root import Store
 
 KINDS: Final[tuple[Kind, ...]] = ("pools", "samples")
@@ -60,6 +60,10 @@ class Contents:
     def load(cls, store: Store, kind: Kind, key: str) -> Self:
         """The object of a whole key. Raises as ``BlockFolder.load``."""
         return cls(BlockFolder.load(store, kind, key))
+
+    def place(self) -> Ref:
+        """A reference to the object, whatever it holds, for the garbage collection to spare."""
+        return self._folder.ref(UNKNOWN)
 
     @property
     def rewards(self) -> list[str]:

@@ -148,6 +148,7 @@ def test_the_doctor_reports_and_needs_no_servers(solrl: Solrl, finished: Finishe
     assert said.code == 0
     for words in ("torch", "bf16", "nvfp4-emulated", "runs          1, 1 finished", "0 of them partly filled"):
         assert words in said.out
+    assert "format        1 of at most 2" in said.out and "free\n" in said.out
     assert f"http://127.0.0.1:{prefect}/api does not answer; `solrl up` starts it" in said.out
 
 

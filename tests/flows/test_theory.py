@@ -46,6 +46,8 @@ def test_a_finished_run_is_read_without_computing(solrl: Callable[..., Said], fi
     assert (found["computed"], found["keep"], found["candidates"]) == (0, 4, 8)
     page = read_report(Store(finished.home / "store"), found["run_id"]).page
     assert "audited groups" in page.summary
+    held = json.loads((finished.home / "store" / "studies" / f"{found['run_id']}.json").read_text())["refs"]
+    assert {ref["kind"] for ref in held} == {"pools", "samples"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 
 from solrl_tasks.store import errors
 from solrl_tasks.store.atomic import write_json
+from solrl_tasks.store.contents import Contents
 from solrl_tasks.store.gc import Garbage, collect, plan_gc
+from solrl_tasks.store.holds import hold
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.runs import Run
 from solrl_tasks.store.selections import load_selection, save_selection
@@ -48,6 +50,17 @@ def test_what_runs_and_studies_refer_to_stays(store):
     assert Pool.load(store, used).rewards(A, 2).shape == (1, 2)
     assert load_selection(store, kept).ref == kept
     assert plan_gc(store, min_age_seconds=0) == []
+
+
+def test_what_a_study_has_only_read_stays_until_its_note_is_removed(store):
+    read, other = make_pool(store, "read"), make_pool(store, "other")
+    note = hold(store, "study-theory", [Contents.load(store, "pools", read.key).place()])
+    assert keys(plan_gc(store, min_age_seconds=0)) == {("pools", other.key)}
+    before = note.stat().st_mtime_ns
+    hold(store, "study-theory", [Contents.load(store, "pools", read.key).place()])
+    assert note.stat().st_mtime_ns == before
+    note.unlink()
+    assert keys(plan_gc(store, min_age_seconds=0)) == {("pools", read.key), ("pools", other.key)}
 
 
 def test_young_objects_stay(store):
