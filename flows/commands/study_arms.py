@@ -124,11 +124,11 @@ def run_arms(settings: Settings, asked: Asked, plan: bool, as_json: bool) -> Non
 
 
 def _print(name: StudyName, run_id: str, study: "ArmStudy") -> None:
-    from solrl_tasks.studies.arms_page import arm_rows, arms_summary
+    from solrl_tasks.studies.arms_page import ERRORS, arm_rows, arms_summary
 
     say()
     _print_rows(arm_rows(study))
-    say("± is one standard error over training seeds")
+    say(ERRORS)
     say(arms_summary(study).replace("**", "").replace("`", ""))
     say(f"Report of the {name}: solrl report {run_id}")
 

@@ -89,7 +89,7 @@ def print_plan(found: "StudyPlan", as_json: bool) -> None:
 
 
 def _print(ranked: "Ranked") -> None:
-    from solrl_tasks.studies.rank_report import NAMES, show_bounded
+    from solrl_tasks.studies.rank_report import NAMES, caution, show_bounded
 
     result = ranked.measured.result
     for reference in result.references:
@@ -102,9 +102,12 @@ def _print(ranked: "Ranked") -> None:
             table.add_row(label, *(show_bounded(against.metrics[name]) for name in COLUMNS))
         console.print(table)
     say(f"mean over prompts [{100 * result.settings.level:g} % bootstrap interval] (standard deviation over prompts)")
+    if said := caution(result):
+        say(said)
     for one in result.saturation:
-        say(f"{one.series}, {NAMES[one.metric]}, against {one.reference} steps: {one.found.reason}")
+        say(f"saturation of {one.series}, {NAMES[one.metric]}, against {one.reference} steps: {one.found.reason}")
     say(f"{sum(ranked.measured.computed.values())} blocks computed; kept as run {ranked.run_id}")
+    say(f"Report of the ranks: solrl report {ranked.run_id}")
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

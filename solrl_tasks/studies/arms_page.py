@@ -23,6 +23,10 @@ from solrl_tasks.studies.runs import ArmRecord, Outcome
 
 ABSENT: Final = "-"
 MODELLED: Final = ("explore", "regenerate", "update")
+ERRORS: Final = (
+    "± is a standard error over training seeds, intervals are 95 % of paired seeds; end: mean of the last "
+    f"{TAIL} evaluations of a run, that of the untrained model aside"
+)
 Groups = Mapping[str, Sequence[ArmRecord]]
 
 
@@ -96,15 +100,19 @@ def arms_summary(study: ArmStudy) -> str:
     best = max(gains, key=lambda name: gains[name].mean)
     reward = next(iter(groups.values()))[0].reward
     base = study.family.baseline
+    seeds = gains[best].n
+    error = f"standard error over {seeds} training seeds" if seeds > 1 else "of one training seed"
     text = (
         f"Held-out `{reward}` after {study.iterations} iterations rose most in **{best}**, by {_shown(gains[best])} "
-        f"(standard error over {gains[best].n} training seeds)"
+        f"({error})"
     )
-    if base in gains and best != base:
-        less = _difference(groups[best], groups[base], study.iterations)
+    others = [name for name in gains if name != best]
+    if others:
+        other = base if base in others else max(others, key=lambda name: gains[name].mean)
+        less = _difference(groups[best], groups[other], study.iterations)
         low, high = confidence_interval(less)
         resolved = "resolved from" if low > 0 or high < 0 else "not resolved from"
-        text += f"; over {base} that is {_with_interval(less)}, {resolved} 0"
+        text += f"; over {other} that is {_with_interval(less)}, {resolved} 0"
     return f"{text}. {_state(study)}"
 
 
@@ -157,13 +165,10 @@ def _arms(study: ArmStudy) -> list[Block]:
         "What each arm came to",
         tuple(rows[0]),
         tuple(tuple(row.values()) for row in rows),
-        _said(study, f"± is a standard error over training seeds, intervals are 95 % of paired seeds; end: {_ENDS}"),
+        _said(study, ERRORS),
         " ".join(dict.fromkeys(f"{arm.note}." for arm in study.family.arms if arm.note)),
     )
     return [table]
-
-
-_ENDS: Final = f"mean of the last {TAIL} evaluations of a run"
 
 
 def _arm_row(study: ArmStudy, arm: Arm, groups: Groups) -> dict[str, str]:

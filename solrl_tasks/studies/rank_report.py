@@ -37,6 +37,9 @@ DRAWN: Final = {
     "regret_std": "regret, in standard deviations",
 }
 """Measures that are drawn over steps."""
+FEW: Final = 12
+"""Prompts below which bootstrap intervals of 95 % held less than .91 of the time."""
+ROUNDING: Final = 1e-12
 CURVED: Final = ("spearman", "kendall", "contrast_share", "regret", "regret_std")
 """Measures that a tracker gets as curves, besides matches."""
 
@@ -111,7 +114,20 @@ def show_bounded(one: Bounded) -> str:
     """Mean, bounds and spread over prompts as a cell of a table."""
     if one.n == 0:
         return "none"
-    return f"{one.mean:.3g} [{one.low:.3g}, {one.high:.3g}] ({one.spread:.2g})" if one.n > 1 else f"{one.mean:.3g}"
+    # What the sum of equal numbers rounds to is no spread.
+    spread = 0.0 if one.spread < ROUNDING * abs(one.mean) else one.spread
+    return f"{one.mean:.3g} [{one.low:.3g}, {one.high:.3g}] ({spread:.2g})" if one.n > 1 else f"{one.mean:.3g}"
+
+
+def caution(result: RankFidelity) -> str:
+    """What so few prompts cannot say; empty where there are enough."""
+    prompts = len(result.prompts)
+    if prompts >= FEW:
+        return ""
+    return (
+        f"{prompts} {'prompts are' if prompts > 1 else 'prompt is'} few: intervals over prompts are too narrow, "
+        "and no order between close figures can be relied on."
+    )
 
 
 def _summary(result: RankFidelity) -> str:
@@ -125,7 +141,8 @@ def _summary(result: RankFidelity) -> str:
     for one in result.saturation:
         if one.metric == SATURATING[0] and one.reference == last:
             lines.append(f"* {plain(one.series)}: {_sentence(result, one)}")
-    return "\n".join(lines)
+    said = caution(result)
+    return "\n".join([*lines, "", said] if said else lines)
 
 
 def _sentence(result: RankFidelity, one: Saturated) -> str:

@@ -91,6 +91,18 @@ def test_gains_are_over_seeds_and_differences_between_runs_of_one_seed(family):
     assert curve == [(0, pytest.approx(0.1)), *((step, pytest.approx(0.5)) for step in range(1, 5))]
 
 
+def test_the_summary_says_whether_the_best_arm_is_told_from_another(family):
+    best = arms_summary(study(family, records_of(family)))
+    assert "rose most in **solrl-nvfp4**, by 0.7000 ± 0.1 (standard error over 2 training seeds)" in best
+    assert "; over bf16-24of24 that is +0.3000 (+0.3000 to +0.3000)" in best
+    worse = [record(family, "solrl-nvfp4", seed, [0.1, *[reward] * 4]) for seed, reward in ((1, 0.2), (2, 0.5))]
+    baseline = arms_summary(study(family, [*records_of(family)[:2], *worse]))
+    assert "rose most in **bf16-24of24**" in baseline and "; over solrl-nvfp4 that is +0.1500 (" in baseline
+    assert "not resolved from 0" in baseline
+    alone = arms_summary(study(family, records_of(family)[::2]))
+    assert "(of one training seed)" in alone and "standard error" not in alone
+
+
 def test_measured_and_modelled_cost_stand_apart_and_count_by_the_rule(family):
     page = arms_page(study(family, records_of(family)), ["solrl study controls"])
     measured, modelled = table(page, "Measured device-seconds"), table(page, "Modelled milliseconds")

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
+from solrl_tasks.analysis.estimates import Bounded
 from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.page import Commands, Figure, Table, Text
 from solrl_tasks.studies.rank_fidelity import make_study, settle_settings
-from solrl_tasks.studies.rank_report import rank_curves, rank_metrics, rank_page
+from solrl_tasks.studies.rank_report import caution, rank_curves, rank_metrics, rank_page, show_bounded
 from solrl_tasks.studies.rank_results import RankFidelity, measure_ranks
 
 COMMAND = "solrl study rank-fidelity --steps 1,2"
@@ -51,6 +52,18 @@ def test_the_page_holds_what_was_asked_for(result):
     words = " ".join(block.markdown for block in page.blocks if isinstance(block, Text))
     assert "0.500 at k = 4" in words, "chance of the strict overlap, 4 of 8"
     assert "Against bf16 at 4 steps" in page.summary
+
+
+def test_few_prompts_are_said_to_be_few(result):
+    assert caution(result).startswith(f"{len(result.prompts)} prompts are few: intervals")
+    assert caution(result) in rank_page(result, {}).summary
+    many = result.model_copy(update={"prompts": result.prompts * 12})
+    assert caution(many) == ""
+
+
+def test_equal_figures_have_no_spread():
+    equal = Bounded(mean=0.545, stderr=0.0, n=2, spread=1.1e-16, low=0.545, high=0.545)
+    assert show_bounded(equal) == "0.545 [0.545, 0.545] (0)"
 
 
 def test_curves_go_over_steps_and_hold_no_nan(result):
