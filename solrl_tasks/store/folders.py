@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -136,13 +137,19 @@ def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
         return _hashed(store, folder, kind, key)
     remembered = _known.get(folder)
     if remembered is not None and remembered[0] == looks:
-        return remembered[1]
+        return _own(remembered[1])
     sealed = _hashed(store, folder, kind, key)
     if max(max(changed) for _, _, *changed, _ in looks) + _SETTLED_NS < time.time_ns():
-        _known[folder] = (looks, sealed)
+        _known[folder] = (looks, _own(sealed))
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
     return sealed
+
+
+def _own(sealed: SealedFolder) -> SealedFolder:
+    """A copy, so that what its reader does with it reaches no other."""
+    spec, content, making = (deepcopy(tree) for tree in (sealed.spec, sealed.content, sealed.making))
+    return SealedFolder(sealed.ref, spec, content, dict(sealed.files), making)
 
 
 def _looks(folder: Path) -> Looks | None:

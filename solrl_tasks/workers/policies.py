@@ -54,10 +54,12 @@ def load_lora(store: Store, ref: Ref, role: Role) -> LoraState:
     """One role of a stored policy, verified. The last one is kept: the stages of an iteration ask for it in turn."""
     stored = load_policy(store, ref)
     which = stored.ref.digest, role
-    if which not in _last:
+    found = _last.get(which)
+    if found is None:
+        found = LoraState(stored.meta["rank"], stored.meta["alpha"], stored.tensors(role))
         _last.clear()
-        _last[which] = LoraState(stored.meta["rank"], stored.meta["alpha"], stored.tensors(role))
-    return _last[which]
+        _last[which] = found
+    return found
 
 
 def policy_intact(store: Store, ref: Ref) -> bool:

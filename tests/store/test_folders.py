@@ -199,3 +199,13 @@ def test_a_file_as_young_as_its_clock_is_coarse_is_hashed_again(store, monkeypat
     hashed = counted_hashes(monkeypatch)
     load_policy(store, ref)
     assert hashed
+
+
+def test_what_a_reader_does_with_what_it_was_given_reaches_no_other(store):
+    ref = save(store)
+    time.sleep(0.15)  # what has just been written is not remembered
+    for _ in range(2):
+        policy = load_policy(store, ref)
+        assert policy.meta == META and policy.spec == SPEC
+        policy.meta["counters"]["epoch"] = 99
+        policy.spec["lr"] = 1.0
