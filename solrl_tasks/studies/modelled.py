@@ -63,7 +63,8 @@ def model_iteration(
     if not rates:
         raise ValueError(f"no rates are known of {hardware!r}; there are those of {', '.join(PEAKS)}")
     try:
-        return Modelled(hardware, rates, model_work(recipe, flops, rates=rates, explored=explored))
+        # An arm says which stages count, an exploration that chooses nothing among them or not.
+        return Modelled(hardware, rates, model_work(recipe, flops, rates=rates, explored=explored, idle=True))
     except NoRateError as error:
         return Modelled(hardware, rates, None, f"{hardware}: {error}")
 

@@ -9,7 +9,7 @@ from solrl_tasks.engines.base import Availability
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
-from solrl_tasks.studies.arms import arm_recipe, make_arm, plan_runs, study_recipe
+from solrl_tasks.studies.arms import arm_recipe, counted_stages, make_arm, plan_runs, study_recipe
 from solrl_tasks.studies.controls import controls
 from solrl_tasks.studies.forecast import forecast, forecast_rows, forecast_summary
 from solrl_tasks.studies.modelled import model_flops, model_iteration
@@ -204,6 +204,14 @@ def test_hardware_without_units_for_a_precision_has_no_modelled_seconds(root, ba
     assert model_iteration(nvfp4, flops, "NVIDIA B200").work is not None
     with pytest.raises(ValueError, match="no rates are known of 'abacus'"):
         model_iteration(base, flops, "abacus")
+
+
+def test_an_exploration_that_lends_its_statistics_is_modelled_as_it_is_counted(root, base):
+    flops = model_flops(Store.open(root), base.model)
+    lending = arm_recipe(base, {"explore.candidates": base.select.keep, "update.advantage": "pool"}, "x")
+    counted = counted_stages(lending)
+    assert "explore" in counted, "statistics of the whole pool enter its advantages, though all of it is kept"
+    assert model_iteration(lending, flops, "NVIDIA B200").by_stage(counted)["explore"] > 0
 
 
 def test_operations_are_counted_once_for_a_model(root, base, monkeypatch):

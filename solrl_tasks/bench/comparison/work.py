@@ -46,6 +46,7 @@ def model_work(
     rate: float = RATE,
     rates: Mapping[Precision, float] | None = None,
     explored: ModelFlops | None = None,
+    idle: bool = False,
 ) -> Work:
     """Evaluations of the network by stage, each at the rate that its precision would have in hardware.
 
@@ -58,6 +59,7 @@ def model_work(
         rate: operations a second in bfloat16, of which the other precisions are multiples.
         rates: of each precision, in the place of ``rate``.
         explored: of one image and step at ``explore.resolution``; needed where that is not the model's.
+        idle: count an exploration that chooses nothing as well: its statistics may be of use.
 
     Raises:
         NoRateError: ``rates`` lacks a precision that the recipe samples in.
@@ -68,7 +70,7 @@ def model_work(
     known = ideal_rates(rate) if rates is None else rates
     explore, select, update = recipe.explore, recipe.select, recipe.update
     prompts = recipe.prompts.per_iteration
-    chosen = explore.candidates if explore.candidates > select.keep else 0
+    chosen = explore.candidates if idle or explore.candidates > select.keep else 0
     objective: Objective[Any] = build("objective", update.objective.name, dict(update.objective.options))
     rows = update.optimizer_steps * prompts * select.keep * update.times_per_sample
     branches = 2 if recipe.model.guidance_scale > 1 else 1
