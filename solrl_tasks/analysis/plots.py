@@ -20,6 +20,8 @@ SOFT: Final = "#707682"
 RULE: Final = "#e2e5eb"
 SIZE: Final = (6.4, 3.8)
 """Width and height in inches."""
+COUNTED: Final = ("iteration", "explore steps")
+"""What is counted has no marks between whole numbers."""
 
 _STYLE: Final[dict[Any, Any]] = {
     "font.family": ["DejaVu Sans"],
@@ -280,7 +282,8 @@ def _dress(axes: Axes, names: tuple[str, str, str], legend: bool) -> None:
     if title:
         axes.set_title(title, loc="left", color=INK, fontsize=11, pad=10)
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(MaxNLocator(integer=high - low > 2))
+    counted = across in COUNTED or high - low > 2
+    axes.xaxis.set_major_locator(MaxNLocator(integer=counted, min_n_ticks=1))
     axes.grid(axis="y", color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=SOFT, length=3)

@@ -7,9 +7,10 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
-from solrl_tasks.analysis.plots import Series, heat_map, rank_curve, reward_curve, theory_lines
+from solrl_tasks.analysis.plots import Series, _dress, heat_map, rank_curve, reward_curve, theory_lines
 
 RUNS = [
     Series("seed 42", [0, 1, 2, 3], [0.30, 0.33, 0.37, 0.40], [0.01, 0.01, 0.02, 0.02]),
@@ -54,6 +55,16 @@ def test_drawing_leaves_matplotlib_as_it_was():
 
 def test_one_point_is_enough():
     assert pixels(rank_curve([Series("", [6], [0.6], [0.1])])).shape[2] == 3
+
+
+@pytest.mark.parametrize("last", [2, 3, 30])
+def test_iterations_are_marked_at_whole_numbers(last):
+    axes = Figure().add_subplot()
+    axes.plot([1, last], [0.1, 0.2])
+    _dress(axes, ("iteration", "scene", ""), False)
+    low, high = axes.get_xlim()
+    inside = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert inside and all(float(tick).is_integer() for tick in inside)
 
 
 def test_lengths_must_agree_and_something_must_be_there():
