@@ -216,6 +216,31 @@ class BlockArray:
                 done[row, index] = True
         return out, done
 
+    def read_region(
+        self, entries: NDArray[np.uint64], rows: slice, blocks: slice
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Values [rows, blocks * chunk, *item] of a part of the array, and which of its blocks are done.
+
+        Args:
+            entries: of the whole array, [rows, blocks, 4].
+        """
+        marks = entries[rows, blocks, _DIGEST]
+        out = np.full((len(marks), marks.shape[1] * self.chunk, *self.item), self._values.fill_value, self.dtype)
+        done = np.zeros(marks.shape, dtype=np.bool_)
+        found: NDArray[Any] | None = None
+        try:
+            found = np.asarray(self._values[rows, blocks.start * self.chunk : blocks.stop * self.chunk])
+        except _UNDECODABLE:
+            logger.debug("%s: read block by block", self.path)
+        for row, index in np.argwhere(marks).tolist():
+            part = slice(index * self.chunk, (index + 1) * self.chunk)
+            place = rows.start + row, blocks.start + index
+            values = self._values_of(*place) if found is None else found[row, part]
+            if self._fits(*place, int(marks[row, index]), values):
+                out[row, part] = values
+                done[row, index] = True
+        return out, done
+
     def verified(self, blocks: int) -> NDArray[np.bool_]:
         """Which of the first blocks are done and fit their entries, [rows, blocks]."""
         if not self.item:

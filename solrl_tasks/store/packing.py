@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic, places
@@ -125,7 +126,7 @@ def _copy(array: BlockArray, target: LocalStore) -> None:
     values = make_array(target, "values", shape, (1, array.chunk, *array.item), array.dtype, shards)
     entries = array.entries(blocks)
     for row, index in _starts(array.rows, blocks, rows, across):
-        part = _values_at(array, entries, slice(row, row + rows), slice(index, index + across), values.fill_value)
+        part = _values_at(array, entries, slice(row, row + rows), slice(index, index + across))
         values[row : row + rows, index * array.chunk : (index + across) * array.chunk] = part
     rows, across = shard_of(array.rows, blocks, _ENTRY_BYTES)
     ledger_shards = (rows, across, len(FIELDS))
@@ -143,19 +144,14 @@ def _starts(rows: int, blocks: int, tall: int, wide: int) -> Iterator[tuple[int,
     yield from ((row, index) for row in range(0, rows, tall) for index in range(0, blocks, wide))
 
 
-def _values_at(array: BlockArray, entries: Any, rows: slice, blocks: slice, fill: Any) -> Any:
-    marked = entries[rows, blocks, 0]
-    height, width = marked.shape
-    part = np.full((height, width * array.chunk, *array.item), fill, dtype=array.dtype)
-    for row, index in np.argwhere(marked).tolist():
-        values = array.read(rows.start + row, blocks.start + index)
-        if values is None:
-            raise StoreError(
-                f"{array.path}: row {rows.start + row}, block {blocks.start + index} is damaged: run again what uses "
-                "it, which computes the block, then pack"
-            )
-        part[row, index * array.chunk : (index + 1) * array.chunk] = values
-    return part
+def _values_at(array: BlockArray, entries: NDArray[np.uint64], rows: slice, blocks: slice) -> NDArray[Any]:
+    values, done = array.read_region(entries, rows, blocks)
+    for row, index in np.argwhere((entries[rows, blocks, 0] != 0) & ~done).tolist():
+        raise StoreError(
+            f"{array.path}: row {rows.start + row}, block {blocks.start + index} is damaged: run again what uses it, "
+            "which computes the block, then pack"
+        )
+    return values
 
 
 def _compare(array: BlockArray) -> None:
@@ -164,7 +160,11 @@ def _compare(array: BlockArray) -> None:
     packed = array.packed_beside()
     entries = array.entries(blocks)
     same = np.array_equal(packed.entries(blocks), entries) and packed.columns == array.columns
-    if not same or not np.array_equal(packed.verified(blocks), entries[:, :, 0] != 0):
+    rows, across = shard_of(array.rows, blocks, array.chunk * _item_bytes(array))
+    for row, index in _starts(array.rows, blocks, rows, across) if same else ():
+        part = slice(row, row + rows), slice(index, index + across)
+        same &= np.array_equal(packed.read_region(entries, *part)[1], entries[(*part, 0)] != 0)
+    if not same:
         places.remove_below(array.path / PACKED)
         raise StoreError(f"{array.path}: what was packed reads back differently, and was dropped: check the disk")
 
