@@ -156,10 +156,13 @@ class BlockFolder:
 
         Raises:
             MissingObjectError: there is none.
-            DamagedError: its ``spec.json`` cannot be read.
+            DamagedError: its ``spec.json`` cannot be read, or is of another key.
         """
         path = store.require(store.folder(kind) / key / SPEC, f"{kind}/{key}")
         stored = atomic.read_sealed(path)
+        # So that a copy under another name, or a path that leads elsewhere, is not taken for what it is a copy of.
+        if key_of(stored["spec"]) != key:
+            raise DamagedError(path, "it belongs to another key")
         return cls(store, kind, stored["spec"], stored["shape"], mend=False)
 
     @property

@@ -260,6 +260,19 @@ def test_a_deleted_pool_is_missing_and_can_be_filled_again(store):
     assert len(fill(open_pool(store), [A], 8)) == 6
 
 
+def test_a_pool_is_what_its_name_says_and_lies_in_the_store(store, tmp_path):
+    pool = open_pool(store)
+    fill(pool, [A], 4)
+    folder = store.folder("pools") / pool.key
+    shutil.copytree(folder, store.folder("pools") / ("f" * 24))
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    shutil.copytree(folder, store.folder("pools") / f"{pool.key} (copy)")
+    for other in ("f" * 24, f"{pool.key} (copy)", str(tmp_path / "elsewhere"), f"{pool.key}/../{pool.key}"):
+        with pytest.raises(errors.DamagedError, match="it belongs to another key"):
+            Pool.load(store, other)
+    assert [info.key for info in describe_pools(store)] == [pool.key]
+
+
 def test_a_moved_store_still_resolves(store, tmp_path):
     pool = open_pool(store)
     fill(pool, [A], 8)
