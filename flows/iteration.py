@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from solrl_tasks.stages.session import Session
     from solrl_tasks.tracking.summary import Summary
 
-COMMITTED: Final = "committed earlier, and all of it is there"
+COMMITTED: Final = "committed earlier, and all that it keeps is there"
 
 _open: dict[str, tuple["Session", "Publisher"]] = {}
 
