@@ -11,11 +11,14 @@ NAMED: Final = 3
 """Shared prompts that an error names; the others are counted."""
 
 
-def split(prompts: PromptSet, how: HeldoutSplit) -> tuple[PromptSet, PromptSet]:
+def split(prompts: PromptSet, how: HeldoutSplit, field: str = "prompts.heldout") -> tuple[PromptSet, PromptSet]:
     """Training and held-out prompts of one set; both keep their keys and their order.
 
     A prompt is held out or not by a hash of the seed and its own text, so that a line that is inserted, moved or
     removed moves no other prompt to the other side, and equal texts are always on one side.
+
+    Args:
+        field: of the recipe that asks for it, for messages.
 
     Raises:
         PromptsError: one of the two would be empty.
@@ -24,7 +27,7 @@ def split(prompts: PromptSet, how: HeldoutSplit) -> tuple[PromptSet, PromptSet]:
     for what, wanted in (("held-out", True), ("training", False)):
         if wanted not in held:
             raise PromptsError(
-                f"prompts.heldout: a fraction of {how.fraction:g} (seed {how.seed}) of {len(prompts)} prompts leaves "
+                f"{field}: a fraction of {how.fraction:g} (seed {how.seed}) of {len(prompts)} prompts leaves "
                 f"no {what} prompt: change the fraction or the seed, or give more prompts"
             )
     rows = range(len(prompts))

@@ -38,7 +38,7 @@ def read_sets(spec: PromptsSpec, base: Path | None = None) -> tuple[PromptSet, P
     if isinstance(spec.heldout, HeldoutSplit):
         return split(train, spec.heldout)
     if spec.without is not None:
-        train, _ = split(train, spec.without)
+        train, _ = split(train, spec.without, "prompts.without")
     heldout = read_prompts(spec.heldout, base)
     require_disjoint(train, heldout)
     return train, heldout

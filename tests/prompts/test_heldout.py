@@ -90,3 +90,11 @@ def test_a_split_of_one_source_keeps_the_keys_of_the_whole(tmp_path):
     train, heldout = read_sets(PromptsSpec(train="all.txt", heldout={"fraction": 0.3}), tmp_path)
     assert len(train) + len(heldout) == 40
     assert {key[-2:] for key in heldout.keys} == {"-0", "-1"}
+
+
+def test_a_split_that_leaves_nothing_names_its_field(tmp_path):
+    (tmp_path / "train.txt").write_text("a red circle\na blue square\n")
+    (tmp_path / "heldout.txt").write_text("a green star\n")
+    spec = PromptsSpec(train="train.txt", heldout="heldout.txt", without=HeldoutSplit(fraction=1e-9), per_iteration=1)
+    with pytest.raises(PromptsError, match=r"^prompts\.without: a fraction"):
+        read_sets(spec, tmp_path)
