@@ -47,11 +47,15 @@ def write_bytes(path: Place, data: bytes) -> None:
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            # Of a write the system does not say where it failed, and a disk that is full is one of several.
-            error.filename = str(path)
+        name_place(error, path)
         raise
     sync_folder(path.parent)
+
+
+def name_place(error: BaseException, path: Place) -> None:
+    """Say in an error of the system where it was, if it does not: of a write that finds a disk full it never does."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
 
 
 def write_text(path: Place, text: str) -> None:
@@ -169,6 +173,9 @@ def publish_folder(final: Place, last: str = "") -> Iterator[Path]:
         except OSError:
             if not final.is_dir():
                 raise
+    except OSError as error:
+        name_place(error, final)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(final.parent)

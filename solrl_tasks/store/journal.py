@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.atomic import Place, name_place
 from solrl_tasks.store.keys import digest, sha256_hex
 from solrl_tasks.store.object_path import ObjectPath
 
@@ -70,6 +70,9 @@ class Journal:
             start = "" if _ends_whole(handle) else "\n"
             os.write(handle, start.encode() + line)
             os.fsync(handle)
+        except OSError as error:
+            name_place(error, self.path)
+            raise
         finally:
             os.close(handle)
 

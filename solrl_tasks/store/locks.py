@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from solrl_tasks.store.atomic import name_place
 from solrl_tasks.store.errors import LockedError
 
 logger = logging.getLogger(__name__)
@@ -128,8 +129,12 @@ class FileLock:
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
             "purpose": self.purpose,
         }
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(content).encode(), 0)
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps(content).encode(), 0)
+        except OSError as error:
+            name_place(error, self.path)
+            raise
 
 
 def holder(path: Path) -> dict[str, Any] | None:

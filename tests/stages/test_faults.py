@@ -39,6 +39,7 @@ def check(found, expected):
 def test_a_full_disk(stage, real, recipe, expected, tmp_path):
     found = in_child(full_disk, tmp_path, recipe, stage, real)
     assert "No space left on device" in found["said"]
+    assert "/store/" in found["said"], "the file says which disk"
     assert "make room" in found["said"]
     check(found, expected)
 
