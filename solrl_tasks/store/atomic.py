@@ -54,7 +54,7 @@ def write_bytes(path: Place, data: bytes) -> None:
 
 def name_place(error: BaseException, path: Place) -> None:
     """Say in an error of the system where it was, if it does not: of a write that finds a disk full it never does."""
-    if isinstance(error, OSError) and error.filename is None:
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         error.filename = str(path)
 
 
