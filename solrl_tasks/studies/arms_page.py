@@ -102,9 +102,9 @@ def arms_summary(study: ArmStudy) -> str:
     base = study.family.baseline
     seeds = gains[best].n
     error = f"standard error over {seeds} training seeds" if seeds > 1 else "of one training seed"
+    rose = "rose most in" if gains[best].mean > 0 else "rose in no arm, and fell least in"
     text = (
-        f"Held-out `{reward}` after {study.iterations} iterations rose most in **{best}**, by {_shown(gains[best])} "
-        f"({error})"
+        f"Held-out `{reward}` after {study.iterations} iterations {rose} **{best}**, by {_shown(gains[best])} ({error})"
     )
     others = [name for name in gains if name != best]
     if others:

@@ -99,6 +99,8 @@ def test_the_summary_says_whether_the_best_arm_is_told_from_another(family):
     baseline = arms_summary(study(family, [*records_of(family)[:2], *worse]))
     assert "rose most in **bf16-24of24**" in baseline and "; over solrl-nvfp4 that is +0.1500 (" in baseline
     assert "not resolved from 0" in baseline
+    fallen = [record(family, "solrl-nvfp4", seed, [0.9, *[0.8] * 4]) for seed in (1, 2)]
+    assert "rose in no arm, and fell least in **solrl-nvfp4**, by -0.1" in arms_summary(study(family, fallen))
     alone = arms_summary(study(family, records_of(family)[::2]))
     assert "(of one training seed)" in alone and "standard error" not in alone
 
