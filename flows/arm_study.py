@@ -11,7 +11,6 @@ import yaml
 
 from flows.errors import UserError
 from flows.home import STUDY_PREFIX
-from flows.parameters import read_recipe
 from flows.settings import DEFAULT_CONFIG, Settings, find_config
 
 if TYPE_CHECKING:
@@ -103,6 +102,7 @@ def settle(asked: Asked) -> Settled:
     Raises:
         UserError, ArmError, RecipeError: a value is not usable, or an arm cannot run here; the message names it.
     """
+    from flows.parameters import read_recipe
     from solrl_tasks.bench.peaks import PEAKS, nominal_rates
     from solrl_tasks.studies.arms import plan_runs, study_recipe
     from solrl_tasks.studies.timing import TIMING_SEED, plan_timing

@@ -33,7 +33,7 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    first = free_port(20000 + os.getpid() % 20000)
+    first = free_port(20000 + os.getpid() % 10000)
     assert first is not None
     second = free_port(first)
     return Settings.read(tmp_path / "home", prefect_port=first, mlflow_port=second, environ={})

@@ -43,7 +43,8 @@ class Topology:
         self.programs = postgres_programs()
         self.services = read_compose(self.env)["services"]
         self.dockerfile = Dockerfile()
-        above = 20_000 + os.getpid() % 20_000
+        # Below the ports that systems hand out to whoever connects: one of those may be taken before a service starts.
+        above = 20_000 + os.getpid() % 10_000
         for service in PORTS:
             above = self.ports[service] = free_port(above) or 0
             assert above
