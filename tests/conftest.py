@@ -56,7 +56,7 @@ def free_ports() -> tuple[int, int]:
     """Two ports that nothing listens at."""
     from flows.processes import free_port
 
-    first = free_port(20_000 + os.getpid() % 20_000)
+    first = free_port(20_000 + os.getpid() % 10_000)
     assert first is not None
     second = free_port(first)
     assert second is not None
