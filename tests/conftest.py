@@ -55,8 +55,9 @@ def micro_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def free_ports() -> tuple[int, int]:
     """Two ports that nothing listens at."""
     from flows.processes import free_port
+    from tests.support.ports import first_port
 
-    first = free_port(20_000 + os.getpid() % 10_000)
+    first = free_port(first_port())
     assert first is not None
     second = free_port(first)
     assert second is not None

@@ -18,6 +18,7 @@ from flows.lifecycle import running_servers
 from flows.processes import free_port, port_taken, runtime_folder
 from flows.servers import ServerSpec, probe
 from flows.settings import LOOPBACK, Settings
+from tests.support.ports import first_port
 
 FAKE = """
 import http.server, subprocess, sys
@@ -33,7 +34,7 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    first = free_port(20000 + os.getpid() % 10000)
+    first = free_port(first_port())
     assert first is not None
     second = free_port(first)
     return Settings.read(tmp_path / "home", prefect_port=first, mlflow_port=second, environ={})

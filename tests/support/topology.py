@@ -21,6 +21,7 @@ from flows.processes import free_port
 from flows.settings import PROJECT
 from tests.support.compose import SECRETS, read_compose
 from tests.support.dockerfile import Dockerfile, service_target
+from tests.support.ports import first_port
 from tests.support.postgres import cluster, postgres_programs
 
 PORTS = {"database": 5432, "prefect": 4200, "mlflow": 5000, "worker": 8080}
@@ -43,8 +44,7 @@ class Topology:
         self.programs = postgres_programs()
         self.services = read_compose(self.env)["services"]
         self.dockerfile = Dockerfile()
-        # Below the ports that systems hand out to whoever connects: one of those may be taken before a service starts.
-        above = 20_000 + os.getpid() % 10_000
+        above = first_port()
         for service in PORTS:
             above = self.ports[service] = free_port(above) or 0
             assert above
