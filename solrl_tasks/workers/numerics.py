@@ -1,5 +1,9 @@
 """What decides the bits of a result besides its inputs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
 from solrl_tasks.config.extensions import find_extension, parse_options
@@ -36,3 +40,24 @@ def describe_numerics(model: ModelSpec, engine: ExtensionSpec | None, device: to
         described["autocast"] = "off" if described["transformer"] == "float32" else described["transformer"]
         described["algorithms"] = "deterministic" if device.type == "cuda" else "default"
     return described
+
+
+@contextmanager
+def reproducible(device: torch.device) -> Iterator[None]:
+    """Gradients that are the same at every try: attention and others sum in no fixed order on CUDA unless told to."""
+    if device.type != "cuda":
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    enabled, warned = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    filled = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warned)
+        settings.fill_uninitialized_memory = filled

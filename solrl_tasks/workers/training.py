@@ -1,8 +1,7 @@
 """The update: optimizer steps on the kept samples, then the lagged roles."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -22,6 +21,7 @@ from solrl_tasks.objectives.decay import ema_decay, old_decay
 from solrl_tasks.workers.gradients import RewardGradient
 from solrl_tasks.workers.jobs import TrainJob
 from solrl_tasks.workers.lessons import Adjoints, Endpoints, Lesson, PathEnd, Row, Steps
+from solrl_tasks.workers.numerics import reproducible
 from solrl_tasks.workers.reduction import ALONE, GradientSum, Ranks, spans
 from solrl_tasks.workers.state import PolicyState
 from solrl_tasks.workers.tally import Tally
@@ -82,7 +82,7 @@ class Trainer:
             ValueError: the network cannot do what ``update.gradient_checkpointing`` asks, or the job lacks what the
                 objective learns from.
         """
-        with _reproducible(self._family.device):
+        with reproducible(self._family.device):
             return self._update(job, policy, conditioning, gradient, ranks)
 
     def attempt(self, job: TrainJob, policy: PolicyState, conditioning: Conditioning, rows: int) -> None:
@@ -94,7 +94,7 @@ class Trainer:
         small = replace(job, update=job.update.model_copy(update={"micro_batch": rows}))
         objective, optimizer = self._begin(small, policy)
         try:
-            with torch.enable_grad(), _reproducible(self._family.device):
+            with torch.enable_grad(), reproducible(self._family.device):
                 task = _Task(small, objective, self._lesson(small, objective), conditioning)
                 terms = self._losses(task, _slices(task.lesson.rows(0), rows)[0], (0, 0))
                 terms.loss.sum().backward()  # type: ignore[no-untyped-call]
@@ -269,27 +269,6 @@ class Trainer:
             for name, parameter in self._model.trainable()
             for key in ("exp_avg", "exp_avg_sq")
         }
-
-
-@contextmanager
-def _reproducible(device: torch.device) -> Iterator[None]:
-    """Gradients that are the same at every try: attention and others sum in no fixed order on CUDA unless told to."""
-    if device.type != "cuda":
-        yield
-        return
-    settings: Any = torch.utils.deterministic
-    enabled, warned = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    filled = settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warned)
-        settings.fill_uninitialized_memory = filled
 
 
 def _slices(rows: list[Row], size: int) -> list[list[Row]]:

@@ -22,6 +22,7 @@ from solrl_tasks.sampling.identity import candidate_seed, initial_noise, stream
 from solrl_tasks.sampling.sde.base import transitions
 from solrl_tasks.sampling.sde.walk import Path, Walk, step_noise, window_starts
 from solrl_tasks.workers.device import Device
+from solrl_tasks.workers.numerics import reproducible
 
 SEED: Final = 20_001
 """Of the noise that samples begin with."""
@@ -77,11 +78,14 @@ def mean_pairwise_cosine(gradients: Tensor) -> float:
     """Mean cosine over all pairs of different rows of [n, P]; NaN where a row is zero.
 
     Raises:
-        ValueError: there is no pair.
+        ValueError: there is no pair, or a gradient is not finite: a mean over the others would hide it.
     """
     count = len(gradients)
     if count < 2:
         raise ValueError(f"a pair takes two gradients, found {count}")
+    broken = (~gradients.isfinite().all(dim=1)).nonzero().flatten().tolist()
+    if broken:
+        raise ValueError(f"gradients {broken} of {count} are not finite: nothing can be said of their directions")
     unit = gradients.double() / gradients.double().norm(dim=1, keepdim=True)
     # The sum over pairs is what the squared length of the sum of all has beyond each row's own.
     return float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (count * (count - 1)))
@@ -137,7 +141,8 @@ class _Bench:
 
         with torch.no_grad():
             old, reference = evaluated("old"), evaluated("reference")
-        with torch.enable_grad():
+        # As in updates: cuDNN's attention, which the order of kernels begins with, has no such backward pass.
+        with torch.enable_grad(), reproducible(self._device.device):
             terms = objective.loss(batch, Velocities(evaluated("current"), old, reference))
             return mean_pairwise_cosine(self._each(terms.loss))
 

@@ -151,12 +151,13 @@ def _levels(levels: Iterable[AtLevel]) -> list[list[str]]:
 
 
 def _gradients(found: GradientCosines) -> list[list[str]]:
-    return [
-        ["states", "loss", f"mean pairwise cosine of {found.gradients} gradients", "interval over samples"],
-        ["re-noised endpoint", "RAM", shown(found.renoised), _interval(found.renoised)],
-        ["along its Flow-SDE path", "RAM", shown(found.path), _interval(found.path)],
-        ["along its Flow-SDE path", "Flow-GRPO", shown(found.policy), _interval(found.policy)],
-    ]
+    measured = (
+        ("re-noised endpoint", "RAM", found.renoised),
+        ("along its Flow-SDE path", "RAM", found.path),
+        ("along its Flow-SDE path", "Flow-GRPO", found.policy),
+    )
+    head = ["states", "loss", f"mean pairwise cosine of {found.gradients} gradients", "interval", "samples"]
+    return [head, *([*what, shown(one), _interval(one), f"{one.n} of {found.samples}"] for *what, one in measured)]
 
 
 def shown(estimate: Estimate) -> str:

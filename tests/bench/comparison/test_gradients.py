@@ -18,6 +18,8 @@ def test_cosines_by_hand():
     assert math.isnan(mean_pairwise_cosine(torch.tensor([[0.0, 0.0], [0.0, 1.0]])))
     with pytest.raises(ValueError, match="two gradients"):
         mean_pairwise_cosine(torch.ones(1, 2))
+    with pytest.raises(ValueError, match=r"gradients \[1\] of 3 are not finite"):
+        mean_pairwise_cosine(torch.tensor([[1.0, 0.0], [math.nan, 1.0], [1.0, 1.0]]))
 
 
 def test_the_states_of_a_path_are_met_again():
