@@ -4,7 +4,8 @@
     python benchmarks/ray_scaling.py --tiny --actors 1 2
 
 Weights and the policy are random, which changes nothing of what work costs. Each number of actors is hired for itself,
-does ``--warm`` rounds that are not counted (they load, compile and meet), and then ``--rounds`` that are. A round is a
+does ``--warm`` short rounds of two chunks for each actor that are not counted (they load, compile and meet), and then
+``--rounds`` that are. A round is a
 sync of the explore engine, the exploration of ``--prompts`` x ``--candidates``, the regeneration of ``--keep`` of each,
 and one update on those. ``--tiny`` takes a network so small that a CPU does it in seconds: it shows that the benchmark
 runs, and nothing about scaling.
@@ -117,15 +118,25 @@ def round_of(
     return policy, seconds
 
 
+def short(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The work of a round that is not counted, in the shapes of the counted ones.
+
+    No actor goes without, and it is the same work for every number of actors, so that their policies can be compared.
+    """
+    count = 2 * max(arguments.actors) * arguments.chunk
+    return argparse.Namespace(**{**vars(arguments), "prompts": 1, "candidates": count, "keep": count})
+
+
 def measure(arguments: argparse.Namespace, actors: int) -> dict[str, Any]:
     """Seconds by stage of every counted round, by so many actors."""
     spec = WorkersSpec(kind="ray", actors=actors, cpus=arguments.cpus, address=arguments.address)
     with hired(spec, model_of(arguments), None, print) as worker:
         policy, rounds = worker.initial_policy(32, 64.0, "all", 0), []
         for number in range(arguments.warm + arguments.rounds):
-            policy, seconds = round_of(worker, arguments, policy, number)
+            warm = number < arguments.warm
+            policy, seconds = round_of(worker, short(arguments) if warm else arguments, policy, number)
             print(f"{actors} actors, round {number}: {seconds}", flush=True)
-            if number >= arguments.warm:
+            if not warm:
                 rounds.append(seconds)
         return {
             "actors": actors,

@@ -20,6 +20,8 @@ SOFT: Final = "#707682"
 RULE: Final = "#e2e5eb"
 SIZE: Final = (6.4, 3.8)
 """Width and height in inches."""
+CROWD: Final = 4
+"""So many lines can be named inside the axes."""
 COUNTED: Final = ("iteration", "explore steps")
 """What is counted has no marks between whole numbers."""
 
@@ -254,7 +256,11 @@ def _draw(series: Sequence[Series], names: tuple[str, str, str], errors: Literal
         axes = figure.add_subplot()
         for colour, line in zip(_cycle(len(series)), series, strict=True):
             _add(axes, line, colour, errors)
-        _dress(axes, names, any(line.label for line in series))
+        labelled = sum(bool(line.label) for line in series)
+        _dress(axes, names, legend=0 < labelled <= CROWD)
+        if labelled > CROWD:
+            # Inside the axes so many names would lie on lines, wherever they are put.
+            figure.legend(loc="outside right center", frameon=False, labelcolor=INK)
         return _encode(figure, kind)
 
 
