@@ -39,7 +39,7 @@ def ablation(
         seeds: of training, each a run of every arm, a list.
         iterations: of every run.
         arms: names of the arms that run, a list; all if left out.
-        parallel: processes that share the device; more than 1 inflates measured seconds, which is then said of them.
+        parallel: processes, spread over all visible GPUs; those of one device inflate measured seconds, which is then said.
         seconds: after which runs end with the iteration they are in; the same call goes on.
         timing: iterations of a short run of each arm alone, for device-seconds that nothing shares; 0 is none.
         modelled_on: GPU whose stated rates the modelled cost is of.

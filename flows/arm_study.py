@@ -37,7 +37,7 @@ class Asked:
         vary: factors of an ablation; ``grid`` makes all their combinations.
         arms: names of those that run; None is all that can run here.
         changes: dotted fields of all arms, below what they set themselves.
-        parallel: processes that share the device.
+        parallel: processes, spread over all visible GPUs.
         seconds: after which runs end with the iteration they are in; None is never.
         timing: iterations of a short run of each arm that has the device for itself; 0 is none.
         modelled_on: hardware whose rates modelled cost stands for.

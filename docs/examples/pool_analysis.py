@@ -15,19 +15,44 @@ from pyarrow import parquet
 from scipy.stats import rankdata
 
 from solrl_tasks.frames import open_dataset, write_parquet
+from solrl_tasks.store.errors import StoreError
 
 
 def main() -> None:
     """Ask, and print the answers."""
     arguments = _arguments()
-    pool = open_dataset(arguments.store, arguments.pool)
-    reward = arguments.reward or next(name for name in pool if "@" in name and "/" not in name)
+    pool = read(arguments.store, arguments.pool, "pools", "KEY")
+    reward = choose(pool, arguments.reward)
     describe(pool, reward)
     best_of(pool[reward].where(pool.valid))
     look(pool, reward)
     if arguments.samples:
-        compare(pool, open_dataset(arguments.store, arguments.samples), reward)
+        samples = read(arguments.store, arguments.samples, "samples", "--samples")
+        compare(pool, samples, choose(samples, reward))
     tabulate(arguments.store, arguments.pool, reward, arguments.out)
+
+
+def read(store: Path, key: str, kind: str, option: str) -> xr.Dataset:
+    """Open a pool, or samples; ends the script where the key is of something else."""
+    try:
+        found = open_dataset(store, key)
+    except StoreError as error:
+        raise SystemExit(f"error: {option} {key}: {error}") from error
+    if found.attrs["kind"] != kind:
+        raise SystemExit(
+            f"error: {option} {key} is a key of {found.attrs['kind']}, and one of {kind} is needed: `solrl pools` lists "
+            "pools as KEY; samples, refs.regenerate of `solrl runs show RUN --json`, go to --samples"
+        )
+    return found
+
+
+def choose(found: xr.Dataset, asked: str | None) -> str:
+    """The reward that is asked for, or the first; ends the script where there is no such reward."""
+    known = [str(name) for name in found if "@" in str(name) and "/" not in str(name)]
+    if not known or asked not in (None, *known):
+        named = ", ".join(known) or "none yet"
+        raise SystemExit(f"error: no reward {asked or ''} in {found.attrs['key']}; there is {named}")
+    return asked or known[0]
 
 
 def describe(pool: xr.Dataset, reward: str) -> None:

@@ -12,30 +12,38 @@ from flows.errors import UserError
 from flows.home import open_store
 
 if TYPE_CHECKING:
+    from flows.pool_uses import PoolUse
     from solrl_tasks.store.pool import PoolInfo
     from solrl_tasks.store.root import Store
 
 app = typer.Typer(
-    help="List reward pools, show one, pack one, or remove what nothing refers to.", invoke_without_command=True
+    help="List pools of scored images, show one, score, export or pack one, or remove what nothing refers to.",
+    invoke_without_command=True,
 )
 SHORT = 12
 SHOWN_FAILURES = 10
 
 
 @app.callback()
-def list_all(context: typer.Context, home: Home = None) -> None:
-    """List the pools of the store."""
+def list_all(context: typer.Context, as_json: AsJson = False, home: Home = None) -> None:
+    """List the pools of the store: what runs explored and evaluated, and what studies compared."""
     if context.invoked_subcommand is not None:
+        if as_json:
+            raise UserError(f"--json stands after the command: solrl pools {context.invoked_subcommand} … --json")
         context.obj = home
         return
+    from flows.pool_uses import pool_kinds, pool_uses
     from solrl_tasks.store.pool import describe_pools
 
-    columns = ("pool", "model", "policy", "engine", "steps", "prompts x candidates", "filled", "rewards", "size")
-    table = make_table(*columns)
     store = open_store(home)
-    pools = describe_pools(store)
+    pools, uses = describe_pools(store), pool_uses(store)
+    if as_json:
+        typer.echo(json.dumps([_content(pool, uses.get(pool.key, [])) for pool in pools], indent=2))
+        return
+    columns = ("pool", "kind", "model", "policy", "engine", "steps", "prompts x candidates", "filled", "rewards", "size")
+    table = make_table(*columns)
     for pool in pools:
-        table.add_row(*_row(store, pool))
+        table.add_row(*_row(store, pool, ", ".join(pool_kinds(uses.get(pool.key, [])))))
     console.print(table)
     say(f"{len(pools)} pools, {format_bytes(sum(pool.bytes for pool in pools))}")
 
@@ -48,22 +56,15 @@ def show(
     home: Home = None,
 ) -> None:
     """Show what a pool was made from, how far it is filled, and who uses it."""
+    from flows.pool_uses import pool_uses
+
     store = open_store(home or context.obj)
     pool = _find(store, key)
-    content: dict[str, Any] = {
-        "key": pool.key,
-        "spec": pool.spec,
-        "prompts": pool.rows,
-        "candidates": pool.candidates,
-        "chunk": pool.chunk,
-        "filled": pool.filled,
-        "bytes": pool.bytes,
-        "environments": pool.records,
-        "used_by": _users(store, pool.key),
-    }
+    content = _content(pool, pool_uses(store).get(pool.key, []))
     if as_json:
         typer.echo(json.dumps(content, indent=2))
         return
+    content["kind"] = ", ".join(content["kind"])
     for name, value in content.items():
         if isinstance(value, dict):
             say(f"{name}:")
@@ -188,7 +189,24 @@ def compact(
         say(f"  as they were, because their blocks are large already: {', '.join(done.large)}")
 
 
-def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:
+def _content(pool: "PoolInfo", uses: "list[PoolUse]") -> dict[str, Any]:
+    from flows.pool_uses import pool_kinds
+
+    return {
+        "key": pool.key,
+        "kind": pool_kinds(uses),
+        "spec": pool.spec,
+        "prompts": pool.rows,
+        "candidates": pool.candidates,
+        "chunk": pool.chunk,
+        "filled": pool.filled,
+        "bytes": pool.bytes,
+        "environments": pool.records,
+        "used_by": [str(use) for use in uses],
+    }
+
+
+def _row(store: "Store", pool: "PoolInfo", kind: str) -> tuple[str, ...]:
     from solrl_tasks.store.models import model_name
 
     spec = pool.spec
@@ -198,6 +216,7 @@ def _row(store: "Store", pool: "PoolInfo") -> tuple[str, ...]:
     images = f" + {pool.pictures}" if pool.pictures else ""
     return (
         pool.key[:SHORT],
+        kind,
         model_name(store, str(spec.get("base", "?"))),
         policy[:SHORT],
         str(spec.get("engine", {}).get("name", "?")),
@@ -230,18 +249,3 @@ def _find(store: "Store", key: str) -> "PoolInfo":
         raise UserError(f"{key!r} begins {len(found)} keys: {', '.join(pool.key for pool in found)}; give more of it")
     raise UserError(f"no pool begins with {key!r}; `solrl pools` lists the {len(pools)} there are")
 
-
-def _users(store: "Store", key: str) -> list[str]:
-    from solrl_tasks.store.errors import StoreError
-    from solrl_tasks.store.runs import list_runs, view_run
-
-    users = []
-    for run in list_runs(store):
-        view = view_run(store, run.run_id)
-        for step in view.iterations():
-            try:
-                refs = view.refs(step)
-            except StoreError:
-                continue
-            users += [f"{run.run_id} step {step} {stage}" for stage, ref in refs.items() if ref.key == key]
-    return users

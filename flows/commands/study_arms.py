@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Seeds = Annotated[str, typer.Option("--seeds", help="Of training, such as 1,2,5 or 1-8.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="Of every run.  [default: the recipe's]")]
 Arms = Annotated[str | None, typer.Option(help="Names of those that run, with commas.  [default: all]")]
-Parallel = Annotated[int, typer.Option(min=1, help="Processes that share the device.")]
+Parallel = Annotated[int, typer.Option(min=1, help="Processes, spread over all visible GPUs; a CPU is shared.")]
 Seconds = Annotated[float | None, typer.Option(min=0, help="End after the iterations under way then.")]
 Timing = Annotated[int, typer.Option(min=0, help="Iterations of a run of each arm alone, to time it.")]
 ModelledOn = Annotated[str, typer.Option(help="GPU of the modelled cost.")]

@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 
 from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import Run, RunView
 from tests.flows.conftest import Finished, Said
 
 Solrl = Callable[..., Said]
@@ -61,6 +62,34 @@ def test_pools_are_listed_and_shown(solrl: Solrl, finished: Finished):
     assert shown["spec"]["steps"] == 2
     assert any(user.startswith("done step ") for user in shown["used_by"])
     assert f"key: {shown['key']}" in solrl("pools", "show", key, "--home", finished.home).out
+
+
+def test_pools_say_what_they_are_to_whom(solrl: Solrl, finished: Finished, tmp_path: Path):
+    home = Path(shutil.copytree(finished.home, tmp_path / "home"))
+    listed = json.loads(solrl("pools", "--json", "--home", home).out)
+    by_user = {user: pool["kind"] for pool in listed for user in pool["used_by"]}
+    assert by_user["done step 1 explore"] == ["explore"] and by_user["done step 0 evaluate"] == ["evaluate"]
+    assert not any("begun" in user for user in by_user), "what was finished needs no word on its beginning"
+    store = Store.open(home / "store")
+    explored = next(pool for pool in listed if "done step 1 explore" in pool["used_by"])
+    assert explored == json.loads(solrl("pools", "show", explored["key"], "--json", "--home", home).out)
+    shown = solrl("pools", "show", explored["key"], "--home", home).out
+    assert "kind: explore" in shown and "_" not in next(line for line in shown.splitlines() if "used_by" in line)[8:]
+
+    ref = RunView(store, "done").refs(1)["explore"]
+    for run_id, name in (("study-x", "explored"), ("cut", "explore_begun"), ("evaluate-x", "reference_begun")):
+        with Run.open(store, run_id, {"iterations": 1}) as run:
+            run.note_ref(1, name, ref)
+    both = json.loads(solrl("pools", "show", ref.key, "--json", "--home", home).out)
+    assert both["kind"] == ["evaluate", "explore", "study"]
+    assert {"cut step 1 explore (begun)", "study-x step 1 explored"} < set(both["used_by"])
+    line = next(line for line in solrl("pools", "--home", home).out.splitlines() if line.startswith(ref.key[:12]))
+    assert "evaluate, explore, study" in line
+    shutil.rmtree(home / "store" / "runs")
+    (home / "store" / "runs").mkdir()
+    assert {pool["kind"][0] for pool in json.loads(solrl("pools", "--json", "--home", home).out)} == {"unused"}
+    refused = solrl("pools", "--json", "show", ref.key, "--home", home)
+    assert refused.code == 1 and "--json stands after the command" in refused.err
 
 
 def test_garbage_is_listed_and_removed_only_on_demand(solrl: Solrl, finished: Finished, tmp_path: Path):

@@ -1,6 +1,7 @@
 """Pools written as tables from the command line, and the example that reads them."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -76,3 +77,29 @@ def test_a_listing_tells_pools_of_a_lower_resolution(solrl: Solrl, micro_config:
             plan_explore(session, 1, policy_after(session, 0)).open(session)
     listed = solrl("pools", "--home", tmp_path / "home").out
     assert "2 at 16 px" in listed and "2 at 32 px" not in listed
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "words"),
+    [
+        ("regenerate", [], "is a key of samples, and one of pools is needed"),
+        ("explore", ["--samples", "{explore}"], "is a key of pools, and one of samples is needed"),
+        ("explore", ["--reward", "nope@1"], "no reward nope@1 in"),
+        ("", [], "begins nothing"),
+    ],
+)
+def test_the_example_tells_what_it_cannot_use(
+    solrl: Solrl,
+    finished: Finished,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    stage: str,
+    more: list[str],
+    words: str,
+):
+    keys = refs(solrl, finished.home) | {"": "zz"}
+    given = [keys[stage], "--store", str(finished.home / "store"), *(word.format(**keys) for word in more)]
+    monkeypatch.setattr(sys, "argv", ["pool_analysis.py", *given])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=words):
+        runpy.run_path(str(ROOT / "docs" / "examples" / "pool_analysis.py"), run_name="__main__")
