@@ -18,7 +18,7 @@ from solrl_tasks.reports.stored import draw, has_report, read_report, write_repo
 from solrl_tasks.reports.training import RECIPE, training_page
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, list_runs
 

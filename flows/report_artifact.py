@@ -5,7 +5,7 @@ from collections.abc import Callable
 from solrl_tasks.reports.markdown import render_linked
 from solrl_tasks.reports.page import Page
 from solrl_tasks.reports.stored import HTML
-from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.tracking import telemetry
 from solrl_tasks.tracking.artifacts import artifact_key
 from solrl_tasks.tracking.mlflow_files import REPORT_FOLDER

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from flows.errors import UserError
 from solrl_tasks.config.base import Frozen
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import StoreError
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.places import place_of
 from solrl_tasks.tracking import telemetry
 

@@ -21,7 +21,7 @@ from flows.settings import DEFAULT_CONFIG, Settings
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
-    from solrl_tasks.store.atomic import Place
+    from solrl_tasks.store.object_path import Place
     from solrl_tasks.tracking.summary import Summary
 
 INTERRUPTED: Final = 130

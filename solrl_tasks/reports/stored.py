@@ -17,8 +17,8 @@ from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.markdown import render_markdown
 from solrl_tasks.reports.page import Page
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.root import Store, check_name
 
 FORMAT: Final = 1

@@ -15,9 +15,10 @@ from solrl_tasks.models.sources import base_digest
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter
 from solrl_tasks.stages.resolutions import lowered, sampled_model
-from solrl_tasks.store.atomic import Place, read_sealed, write_sealed
+from solrl_tasks.store.atomic import read_sealed, write_sealed
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import key
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.root import Store
 from solrl_tasks.workers.base import Worker
 from solrl_tasks.workers.jobs import RolloutJob

@@ -21,8 +21,8 @@ from solrl_tasks.stages.chunks import Fit, MeasuredFit, host_fit, samplings, set
 from solrl_tasks.stages.learning import check_learning
 from solrl_tasks.stages.reporter import Reporter, SilentReporter
 from solrl_tasks.stages.resolutions import UnsuitableError, check_resolution, sampled_model
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.models import name_model
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, RunView
 from solrl_tasks.workers.base import Worker

@@ -24,9 +24,8 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.object_zarr import ObjectZarr
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,8 @@ from typing import Any, Final
 
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import canonical_json, digest
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.process import host_id, start_of
-
-Place = Path | ObjectPath
-"""Where something of a store is: on this machine, or in a bucket."""
 
 _TEMPORARY: Final = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\d+\.tmp")
 _FOREIGN_AGE_SECONDS: Final = 7 * 24 * 3600.0

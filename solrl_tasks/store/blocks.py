@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from solrl_tasks.store import atomic
 from solrl_tasks.store.arrays import HEAD, BlockArray, group_metadata, item_fits
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import (
     DamagedError,
     IncompleteError,
@@ -22,7 +21,7 @@ from solrl_tasks.store.errors import (
     StoreError,
 )
 from solrl_tasks.store.keys import key as key_of
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.records import RecordShelf, differences, record_id
 from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store

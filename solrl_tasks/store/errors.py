@@ -1,21 +1,21 @@
 """What can be wrong with a store, in words for people."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from solrl_tasks.store.atomic import Place
-
 
 class StoreError(RuntimeError):
     """Base of everything that the store refuses."""
 
 
 class DamagedError(StoreError):
-    """Stored bytes that do not match their own digest, or that cannot be read at all."""
+    """Stored bytes that do not match their own digest, or that cannot be read at all.
 
-    def __init__(self, path: "Place", why: str, remedy: str = "") -> None:
+    Args:
+        path: where they lie, on this machine or in a bucket; only its text is used, so that errors know no places.
+        why: what is wrong with them.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, path: object, why: str, remedy: str = "") -> None:
         super().__init__(f"{path} is damaged: {why}" + (f"; {remedy}" if remedy else ""))
-        self.path = path
         self.why = why
 
 

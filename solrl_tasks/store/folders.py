@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.keys import digest
 from solrl_tasks.store.keys import key as key_of
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store, check_name
 

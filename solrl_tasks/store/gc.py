@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.blocks import SPEC
 from solrl_tasks.store.errors import DamagedError, LockedError, StoreError
 from solrl_tasks.store.folders import MANIFEST
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import KINDS
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store, check_name
 

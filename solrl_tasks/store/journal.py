@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from solrl_tasks.store.atomic import Place, name_place
+from solrl_tasks.store.atomic import name_place
 from solrl_tasks.store.keys import digest, sha256_hex
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 
 logger = logging.getLogger(__name__)
 _CHECK: Final = "check"

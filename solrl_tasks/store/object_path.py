@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import total_ordering
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from solrl_tasks.store.bucket import Bucket, Entry, bucket_at
@@ -153,3 +153,7 @@ class ObjectPath:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObjectPath, (self.bucket, self._place)
+
+
+Place = Path | ObjectPath
+"""Where something of a store is: on this machine, or in a bucket."""

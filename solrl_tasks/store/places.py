@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.bucket import SCHEME, Entry, side_by_side
 from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.leases import Lease, lease_holder
 from solrl_tasks.store.locks import FileLock, holder
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 
 COMMITTED: Final = "summary.json"
 """Once it is there, nothing in its folder changes any more."""

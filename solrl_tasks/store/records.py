@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import digest
+from solrl_tasks.store.object_path import Place
 
 _LIBRARIES: Final = ("torch", "numpy", "diffusers", "transformers", "peft", "safetensors", "triton")
 _ABSENT: Final = object()

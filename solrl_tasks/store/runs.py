@@ -9,11 +9,10 @@ from typing import Any, Final, Literal, Self
 from pydantic import ValidationError
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import ConfigChangedError, DamagedError, MissingObjectError, StoreError
 from solrl_tasks.store.journal import open_journal
 from solrl_tasks.store.keys import digest
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.places import Lock
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Ref
@@ -112,17 +111,17 @@ class RunView:
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            self._damaged(error)
+            self._damaged(path, error)
             return None
 
     def _unsealed(self, path: Place, data: bytes) -> dict[str, Any] | None:
         try:
             return dict(atomic.unseal(data, path))
         except DamagedError as error:
-            self._damaged(error)
+            self._damaged(path, error)
             return None
 
-    def _damaged(self, error: DamagedError) -> None:
+    def _damaged(self, _path: Place, error: DamagedError) -> None:
         logger.warning("run %s: %s", self.run_id, error)
 
 
@@ -182,7 +181,7 @@ class Run(RunView):
         try:
             noted = self.refs(iteration)
         except DamagedError as error:
-            self._damaged(error)
+            self._damaged(path, error)
             noted = {}
         if noted.get(stage) != ref:
             noted[stage] = ref
@@ -204,7 +203,7 @@ class Run(RunView):
         except FileNotFoundError:
             pinned = {}
         except DamagedError as error:
-            self._damaged(error)
+            self._damaged(path, error)
             pinned = {}
         changed = sorted(name for name in pinned if inputs.get(name) != pinned[name])
         if changed:
@@ -260,8 +259,8 @@ class Run(RunView):
             "which uses again what both share"
         )
 
-    def _damaged(self, error: DamagedError) -> None:
-        aside = self.store.move_aside(error.path, str(error))
+    def _damaged(self, path: Place, error: DamagedError) -> None:
+        aside = self.store.move_aside(path, str(error))
         logger.warning("run %s: %s; moved to %s", self.run_id, error, aside)
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.atomic import Place
 from solrl_tasks.store.errors import DamagedError, StoreError
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.runs import RunView
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.stages.iteration import run_step
 from solrl_tasks.stages.session import open_session
-from solrl_tasks.store.atomic import Place
+from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import Arm, ArmRun
