@@ -2,18 +2,18 @@
 
 from typing import Annotated, Any
 
-from prefect import flow
 from pydantic import Field
 
 from flows.arm_flow import Arms, Hours, Processes, Seeds, Timed, run_study
 from flows.arm_study import DEFAULT_HARDWARE, Asked
+from flows.closed import closed_flow
 from flows.parameters import Iterations
 from flows.settings import DEFAULT_CONFIG
 
 Factors = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
-@flow(name="solrl-ablation", persist_result=False)
+@closed_flow("solrl-ablation")
 def ablation(
     vary: Factors = ["steps"],  # noqa: B006 (a tuple is no JSON list in the run form)
     grid: bool = False,
@@ -39,7 +39,7 @@ def ablation(
         seeds: of training, each a run of every arm, a list.
         iterations: of every run.
         arms: names of the arms that run, a list; all if left out.
-        parallel: processes, spread over all visible GPUs; those of one device inflate measured seconds, which is then said.
+        parallel: processes, spread over all visible GPUs; measured seconds of those that share one are too high.
         seconds: after which runs end with the iteration they are in; the same call goes on.
         timing: iterations of a short run of each arm alone, for device-seconds that nothing shares; 0 is none.
         modelled_on: GPU whose stated rates the modelled cost is of.

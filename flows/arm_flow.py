@@ -3,13 +3,13 @@
 from typing import Annotated, Any
 
 from prefect import runtime
-from prefect.states import Completed, Failed
+from prefect.states import Completed
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from flows.arm_study import Asked, plain_result, plan_arms, study_arms
 from flows.arm_watching import FlowWatcher
-from flows.errors import in_words, is_for_people
+from flows.ending import failed, failed_by
 from flows.presence import present
 from flows.reporting import current_reporter
 from flows.settings import Settings
@@ -30,15 +30,14 @@ def run_study(asked: Asked, plan: bool) -> Any:
         with present(settings, runtime.flow_run.id, runtime.flow_run.name):
             run_id, study = study_arms(settings, asked, FlowWatcher(asked.study))
     except Exception as error:
-        if is_for_people(error):
-            return Failed(message=in_words(error))
-        raise
+        return failed_by(error)
     from solrl_tasks.studies.arms_page import arms_summary
 
     data = plain_result(run_id, study)
     if study.failed:
-        failed = ", ".join(one.run_id for one in study.failed)
-        return Failed(message=f"{len(study.failed)} runs failed, the others are done: {failed}", data=data)
+        # What a run failed by may be a whole traceback: its last line says what it was, the log has all of it.
+        told = "\n".join(f"{one.run_id}: {one.error.strip().splitlines()[-1]}" for one in study.failed)
+        return failed(f"{len(study.failed)} of {len(study.outcomes)} runs failed:\n{told}", data)
     return Completed(message=arms_summary(study), data=data)
 
 

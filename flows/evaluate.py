@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from prefect import flow, runtime
-from prefect.states import Failed
+from prefect import runtime
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import in_words, is_for_people
+from flows.closed import closed_flow
+from flows.ending import failed_by
 from flows.evaluating import Asked, evaluate_policy
 from flows.parameters import (
     RUN_ID_PATTERN,
@@ -38,7 +38,7 @@ def _name() -> str:
     return f"evaluate-{runtime.flow_run.parameters['run_id']}"
 
 
-@flow(name="solrl-evaluate", flow_run_name=_name, persist_result=False)
+@closed_flow("solrl-evaluate", _name)
 def evaluate(
     run_id: Policy,
     iteration: Iteration = None,
@@ -107,9 +107,7 @@ def evaluate(
         with present(settings, runtime.flow_run.id, runtime.flow_run.name):
             evaluated = evaluate_policy(settings, asked, current_reporter(), call_as_task)
     except Exception as error:
-        if is_for_people(error):
-            return Failed(message=in_words(error))
-        raise
+        return failed_by(error)
     _show(evaluated)
     return {"run_id": evaluated.run_id, "mlflow": evaluated.url, **evaluated.summary.model_dump(mode="json")}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flows.errors import UserError
 from flows.home import STUDY_PREFIX, open_store
-from flows.parameters import read_recipe
+from flows.parameters import read_recipe, read_usable
 from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _held_out(settings: Settings, asked: Asked) -> "tuple[Recipe, Path, PolicyNa
     if asked.keep is None and asked.candidates is not None:
         fewer = asked.candidates < read_recipe(config, {})[0].select.keep
         changes["keep"] = max(2, asked.candidates // 4) if fewer else None
-    recipe, base = read_recipe(config, changes)
+    recipe, base = read_usable(config, changes)
     store = Store.open(settings.store_root, create=True)
     return recipe, base, resolve_policy(store, PolicyName(asked.policy_run, asked.policy_step, "old"))
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
+from flows.errors import UserError
 from flows.settings import find_config
 from solrl_tasks.config.extensions import list_extensions
 from solrl_tasks.config.load import load_recipe
@@ -80,3 +81,25 @@ def read_recipe(config: str, parameters: dict[str, object]) -> tuple[Recipe, Pat
         overrides[FIELDS["engine"].removesuffix(".name")] = {"name": engine}
         del overrides[FIELDS["engine"]]
     return load_recipe(path, overrides), path.parent
+
+
+def read_usable(config: str, parameters: dict[str, object]) -> tuple[Recipe, Path]:
+    """As ``read_recipe``, and checked as far as it can be without loading weights: before servers are looked up.
+
+    Raises:
+        RecipeError: the file or the result is not usable.
+        UserError: an extension, its options, prompts, a resolution or a grid is not, or an engine cannot run here.
+    """
+    # They bring torch, which nothing else here needs.
+    from solrl_tasks.stages.session import prepare, require_engines
+    from solrl_tasks.workers.numerics import default_device
+    from solrl_tasks.workers.site import LocalSite
+
+    recipe, base = read_recipe(config, parameters)
+    try:
+        prepare(recipe, base)
+        if recipe.workers.kind == "inline":
+            require_engines(recipe, LocalSite(default_device()))
+    except (ValueError, LookupError) as error:
+        raise UserError(f"{config}: {error}") from error
+    return recipe, base

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from prefect import flow, runtime
-from prefect.states import Failed
+from prefect import runtime
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import in_words, is_for_people
+from flows.closed import closed_flow
+from flows.ending import failed_by
 from flows.parameters import Count, Engine, Group, KnownEngine, RunId
 from flows.presence import present
 from flows.ranking import Asked, one_or_several, plain_result, plan_ranks, study_ranks
@@ -36,7 +36,7 @@ Resolutions = Annotated[list[Side], Field(min_length=1)] | SkipJsonSchema[None]
 Counts = Annotated[list[Count], Field(min_length=1)] | SkipJsonSchema[None]
 
 
-@flow(name="solrl-rank-fidelity", persist_result=False)
+@closed_flow("solrl-rank-fidelity")
 def rank_fidelity(
     explore_steps: Steps = [2, 4, 6, 8],  # noqa: B006 (a tuple is no JSON list in the run form)
     candidates: Group = None,
@@ -94,9 +94,7 @@ def rank_fidelity(
             return _planned(plan_ranks(settings, asked))
         return _studied(settings, asked)
     except Exception as error:
-        if is_for_people(error):
-            return Failed(message=in_words(error))
-        raise
+        return failed_by(error)
 
 
 def _studied(settings: Settings, asked: Asked) -> dict[str, Any]:

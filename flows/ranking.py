@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.errors import UserError
 from flows.home import STUDY_PREFIX
-from flows.parameters import read_recipe
+from flows.parameters import read_recipe, read_usable
 from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _settle(settings: Settings, asked: Asked) -> _Settled:
     from solrl_tasks.store.root import Store
     from solrl_tasks.studies.rank_fidelity import name_policy, settle_settings
 
-    recipe, base = read_recipe(asked.config, {"candidates": asked.candidates, "keep": _keep(asked)})
+    recipe, base = read_usable(asked.config, {"candidates": asked.candidates, "keep": _keep(asked)})
     names = ("steps", "engines", "samplers", "resolutions", "references", "counts", "prompts")
     policy = {"policy_run": asked.policy_run, "policy_step": asked.policy_step}
     ranks = settle_settings(recipe, {name: getattr(asked, name) for name in names} | policy)

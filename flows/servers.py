@@ -12,6 +12,11 @@ from flows.settings import LOOPBACK, Address, Settings
 
 Answer = Literal["answers", "silent", "foreign"]
 PROBE_LIMIT: Final = 3.0
+LOGS_SHOWN: Final = {
+    "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
+    "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
+}
+"""Without these ``--watch`` shows no line of a run's log, and of one that fails not the reason."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def prefect_server(settings: Settings) -> ServerSpec:
         health=address.url + "/health",
         recognise=lambda body: body.strip() == b"true",
         arguments=("prefect", "server", "start", "--host", LOOPBACK, "--port", str(address.port)),
-        environment=settings.environment(),
+        environment=settings.environment() | LOGS_SHOWN,
         folder=settings.prefect_home,
         log=settings.logs / "prefect.log",
         port_option="--prefect-port",

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any
 
-from prefect import flow, runtime
-from prefect.states import Failed
+from prefect import runtime
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.errors import in_words, is_for_people
+from flows.closed import closed_flow
+from flows.ending import failed_by
 from flows.gains import Asked, plain_result, plan_gains, study_gains
 from flows.parameters import Engine, Group, Iteration, Prompts, RunId, Steps
 from flows.presence import present
@@ -19,7 +19,7 @@ Text = Annotated[str, Field(min_length=1)] | SkipJsonSchema[None]
 Positive = Annotated[float, Field(gt=0)] | SkipJsonSchema[None]
 
 
-@flow(name="solrl-theory", persist_result=False)
+@closed_flow("solrl-theory")
 def theory(
     run: RunId = None,
     explored: PoolKey = None,
@@ -88,9 +88,7 @@ def theory(
         )
         return _planned(settings, asked) if plan else _studied(settings, asked)
     except Exception as error:
-        if is_for_people(error):
-            return Failed(message=in_words(error))
-        raise
+        return failed_by(error)
 
 
 def _studied(settings: Settings, asked: Asked) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect import flow, runtime
-from prefect.states import Completed, Failed
+from prefect import runtime
+from prefect.states import Completed
 
-from flows.errors import UserError, in_words, is_for_people
+from flows.closed import closed_flow
+from flows.ending import failed_by
 from flows.iteration import iteration, registered
 from flows.parameters import (
     Actors,
@@ -21,7 +22,7 @@ from flows.parameters import (
     Seed,
     Steps,
     Workers,
-    read_recipe,
+    read_usable,
 )
 from flows.presence import present
 from flows.reporting import current_reporter
@@ -41,7 +42,7 @@ def _name() -> str:
     return f"{config}-{start:%Y%m%d-%H%M%S}-{runtime.flow_run.id[:4]}"
 
 
-@flow(name="solrl", flow_run_name=_name, persist_result=False)
+@closed_flow("solrl", _name)
 def train(
     run_id: RunId = None,
     iterations: Iterations = None,
@@ -93,9 +94,7 @@ def train(
     try:
         return _train(name, config, asked)
     except Exception as error:
-        if is_for_people(error):
-            return Failed(message=in_words(error))
-        raise
+        return failed_by(error)
 
 
 def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
@@ -104,15 +103,11 @@ def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
     from flows.report import draw_or_note
     from flows.report_artifact import show_report
     from solrl_tasks.stages.reporter import Reporters
-    from solrl_tasks.stages.session import open_session, prepare
+    from solrl_tasks.stages.session import open_session
     from solrl_tasks.tracking.artifacts import ProgressReporter
 
+    recipe, base = read_usable(config, asked)
     settings = Settings.read()
-    recipe, base = read_recipe(config, asked)
-    try:
-        prepare(recipe, base)
-    except (ValueError, LookupError) as error:
-        raise UserError(f"{config}: {error}") from error
     reporter = Reporters(current_reporter(), ProgressReporter(run_id))
     with (
         present(settings, runtime.flow_run.id, run_id),

@@ -40,8 +40,8 @@ def read(store: Path, key: str, kind: str, option: str) -> xr.Dataset:
         raise SystemExit(f"error: {option} {key}: {error}") from error
     if found.attrs["kind"] != kind:
         raise SystemExit(
-            f"error: {option} {key} is a key of {found.attrs['kind']}, and one of {kind} is needed: `solrl pools` lists "
-            "pools as KEY; samples, refs.regenerate of `solrl runs show RUN --json`, go to --samples"
+            f"error: {option} {key} is a key of {found.attrs['kind']}, and one of {kind} is needed: `solrl pools` "
+            "lists pools as KEY; samples, refs.regenerate of `solrl runs show RUN --json`, go to --samples"
         )
     return found
 

@@ -53,9 +53,10 @@ def run_here(settings: Settings, run_id: str, config: str, asked: Mapping[str, A
     """
     settings.apply()
     _quiet()
-    from flows.parameters import read_recipe
+    from flows.parameters import read_usable
 
-    recipe, _ = read_recipe(config, dict(asked))
+    # A recipe that cannot be used must not wait for servers to be told so.
+    recipe, _ = read_usable(config, dict(asked))
     raise_on_termination()
     parameters = {"run_id": run_id, "config": config, **asked}
     preload = threading.Thread(target=_preload, name="preload", daemon=True)

@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 SHORT = 12
 SHOWN_FAILURES = 10
+COLUMNS = ("pool", "kind", "model", "policy", "engine", "steps", "prompts x candidates", "filled", "rewards", "size")
 
 
 @app.callback()
@@ -40,8 +41,7 @@ def list_all(context: typer.Context, as_json: AsJson = False, home: Home = None)
     if as_json:
         typer.echo(json.dumps([_content(pool, uses.get(pool.key, [])) for pool in pools], indent=2))
         return
-    columns = ("pool", "kind", "model", "policy", "engine", "steps", "prompts x candidates", "filled", "rewards", "size")
-    table = make_table(*columns)
+    table = make_table(*COLUMNS)
     for pool in pools:
         table.add_row(*_row(store, pool, ", ".join(pool_kinds(uses.get(pool.key, [])))))
     console.print(table)
@@ -248,4 +248,3 @@ def _find(store: "Store", key: str) -> "PoolInfo":
     if found:
         raise UserError(f"{key!r} begins {len(found)} keys: {', '.join(pool.key for pool in found)}; give more of it")
     raise UserError(f"no pool begins with {key!r}; `solrl pools` lists the {len(pools)} there are")
-

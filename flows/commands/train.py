@@ -7,7 +7,6 @@ import typer
 
 from flows.commands.demo import run_here
 from flows.commands.options import Actors, Home, MlflowPort, PrefectPort, RayAddress, Workers
-from flows.errors import UserError
 from flows.settings import Settings
 
 
@@ -25,25 +24,12 @@ def train(
     mlflow_port: MlflowPort = None,
 ) -> None:
     """Train by a recipe of your own, here and now. The same command goes on where it stopped."""
-    from flows.parameters import read_recipe
-    from solrl_tasks.stages.session import prepare, require_engines
-    from solrl_tasks.workers.numerics import default_device
-    from solrl_tasks.workers.site import LocalSite
-
     asked: dict[str, object] = {
         "iterations": iterations,
         "workers": workers,
         "actors": actors,
         "ray_address": ray_address,
     }
-    recipe, base = read_recipe(config, asked)
-    try:
-        # A recipe that cannot be used must not wait for servers to be told so.
-        prepare(recipe, base)
-        if recipe.workers.kind == "inline":
-            require_engines(recipe, LocalSite(default_device()))
-    except (ValueError, LookupError) as error:
-        raise UserError(f"{config}: {error}") from error
     name = run_id or Path(config).stem
     again = f"train {config}" + (f" --run-id {run_id}" if run_id else "")
     run_here(Settings.read(home, prefect_port, mlflow_port), name, config, asked, again)

@@ -90,8 +90,8 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
         base: folder that relative prompt files are looked up in; the current directory by default.
 
     Raises:
-        ValueError or LookupError: an extension is unknown, an option is refused, a prompt file is unusable, or the
-            counts do not fit; the message names the field.
+        ValueError or LookupError: an extension is unknown, an option is refused, a prompt file is unusable, the counts
+            do not fit, or a resolution or a grid does not suit the model; the message names the field.
     """
     _check_extensions(recipe)
     resolve_source(recipe.model)
@@ -114,6 +114,7 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
             f"({recipe.prompts.per_iteration}): an audit regenerates groups of the iteration"
         )
     check_learning(recipe)
+    _check_grids(recipe)
     return Prepared(recipe, train, heldout)
 
 
@@ -149,7 +150,6 @@ def open_session(
         LockedError: another process has the run open.
     """
     prepared = prepare(recipe, base)
-    _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
     reporter = reporter or SilentReporter()
     with _worker(prepared.recipe, store, reporter) as worker:
@@ -173,7 +173,6 @@ def planning_session(root: str | Place, run_id: str, recipe: Recipe, base: Path 
     prepared = prepare(recipe, base)
     worker, reporter = InlineWorker(prepared.recipe.model, default_device()), SilentReporter()
     require_engines(prepared.recipe, worker.site)
-    _check_grids(prepared.recipe)
     store = Store.open(root, create=True)
     fit: Fit = host_fit
     if worker.site.device.type == "cuda":

@@ -1,0 +1,46 @@
+"""Flows that take the parameters they name and no others."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from prefect import Flow
+from prefect.exceptions import ParameterTypeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ClosedFlow(Flow[Any, Any]):
+    """A flow that refuses a parameter it does not know before anything begins, and says which it takes.
+
+    ``solrl up`` closes the schemas of its deployments, so that such a run is not even created. ``prefect deploy`` makes
+    schemas of its own, which are open to other names: there the run itself is the first that can refuse.
+    """
+
+    def validate_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """As Prefect's, after the names.
+
+        Raises:
+            ParameterTypeError: a name is unknown; the message lists those there are.
+        """
+        known = list(inspect.signature(self.fn).parameters)
+        unknown = [name for name in parameters if name not in known]
+        if unknown:
+            told = ", ".join(f"{name!r}{_hint(name, known)}" for name in unknown)
+            raise ParameterTypeError(f"{self.name} has no parameter {told}; it has {', '.join(known)}")
+        return super().validate_parameters(parameters)
+
+
+def closed_flow(name: str, flow_run_name: Callable[[], str] | None = None) -> Callable[[Function], ClosedFlow]:
+    """As ``prefect.flow``, for a flow that is deployed. Its results are in the store, so that none is kept besides."""
+
+    def made(function: Function) -> ClosedFlow:
+        return ClosedFlow(function, name=name, flow_run_name=flow_run_name, persist_result=False)
+
+    return made
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
