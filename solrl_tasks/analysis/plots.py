@@ -94,17 +94,23 @@ def rank_curve(
 
 
 def progress_curve(
-    series: Sequence[Series], across: str, reward: str, title: str = "", kind: Literal["png", "svg"] = "png"
+    series: Sequence[Series],
+    across: str,
+    reward: str,
+    title: str = "",
+    errors: Literal["band", "bars"] = "band",
+    kind: Literal["png", "svg"] = "png",
 ) -> bytes:
-    """Held-out reward over whatever was spent, such as optimizer steps or hours, with a band as ``reward_curve`` has.
+    """Held-out reward over whatever was spent, such as optimizer steps or hours, with its errors.
 
     Args:
         across: name of the axis of what was spent.
+        errors: a band as ``reward_curve`` has, or bars, which do not hide each other where they are wide.
 
     Raises:
         ValueError: there is nothing to draw.
     """
-    return _draw(series, (across, reward, title), "band", kind)
+    return _draw(series, (across, reward, title), errors, kind)
 
 
 def noise_curve(

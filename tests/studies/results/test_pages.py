@@ -118,8 +118,12 @@ def test_a_censored_arm_says_how_many_came_there(found, pictures):
 
 @pytest.fixture
 def docs(tmp_path):
+    text = DOCS.read_text("utf-8")
+    for part in PARTS:
+        begin, end = marks(part)
+        text = f"{text.split(begin)[0]}{begin}\n\nNot measured yet.\n\n{end}{text.split(end)[1]}"
     path = tmp_path / "results.md"
-    path.write_text(DOCS.read_text("utf-8"), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
