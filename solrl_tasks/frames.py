@@ -23,7 +23,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from solrl_tasks.sampling.identity import candidate_seed
-from solrl_tasks.store.blocks import FEATURES, IMAGES, LATENTS, PATHS, THUMBNAILS, reward_array
+from solrl_tasks.store.array_names import FEATURES, IMAGES, LATENTS, PATHS, THUMBNAILS, reward_array
 from solrl_tasks.store.contents import Contents, keys_of
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.keys import canonical_json, digest

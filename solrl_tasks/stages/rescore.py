@@ -12,7 +12,8 @@ from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import Prompt, PromptSet
 from solrl_tasks.stages.thumbnails import SIDE
-from solrl_tasks.store.blocks import THUMBNAILS, Block
+from solrl_tasks.store.array_names import THUMBNAILS
+from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.records import environment_record
 from solrl_tasks.workers.base import Worker

@@ -6,8 +6,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from solrl_tasks.store.array_names import LATENTS, REWARDS
 from solrl_tasks.store.arrays import FIELDS
-from solrl_tasks.store.blocks import LATENTS, REWARDS, BlockFolder
+from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.errors import MissingObjectError
 from solrl_tasks.store.places import matching
 from solrl_tasks.store.pool import Pool

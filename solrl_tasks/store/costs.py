@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from solrl_tasks.store import places
+from solrl_tasks.store.array_names import reward_array
 from solrl_tasks.store.arrays import FIELDS
-from solrl_tasks.store.blocks import BlockFolder, reward_array
+from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.root import Store
 

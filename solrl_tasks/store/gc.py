@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.blocks import SPEC
 from solrl_tasks.store.errors import DamagedError, LockedError, StoreError
 from solrl_tasks.store.folders import MANIFEST
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import KINDS
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs
+from solrl_tasks.store.spec_file import SPEC
 from solrl_tasks.store.trims import MARK, Trim, read_mark
 
 logger = logging.getLogger(__name__)

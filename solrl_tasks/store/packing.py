@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic, places
+from solrl_tasks.store.array_names import IMAGES, THUMBNAILS
 from solrl_tasks.store.arrays import FIELDS, HEAD, PACKED, BlockArray, group_metadata, make_array
-from solrl_tasks.store.blocks import IMAGES, THUMBNAILS, BlockFolder
+from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.gc import alone
 from solrl_tasks.store.refs import Kind

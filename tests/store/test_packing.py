@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solrl_tasks.store import errors, packing
-from solrl_tasks.store.blocks import BlockFolder
+from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.contents import Contents
 from solrl_tasks.store.pool import Pool, describe_pools
 from solrl_tasks.store.root import Store

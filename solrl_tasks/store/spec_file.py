@@ -1,0 +1,111 @@
+"""``spec.json``: what a folder of blocks is, sealed, and the Zarr groups that tell other readers the same."""
+
+import logging
+from typing import Any, Final
+
+from solrl_tasks.store import atomic
+from solrl_tasks.store.array_names import REWARDS
+from solrl_tasks.store.arrays import group_metadata
+from solrl_tasks.store.errors import DamagedError, StoreError
+from solrl_tasks.store.keys import key as key_of
+from solrl_tasks.store.object_path import ObjectPath, Place
+from solrl_tasks.store.places import Lock
+from solrl_tasks.store.records import differences
+from solrl_tasks.store.refs import Kind
+from solrl_tasks.store.root import Store
+
+logger = logging.getLogger(__name__)
+
+SPEC: Final = "spec.json"
+DATA: Final = "data.zarr"
+_NAMED: Final = 5  # differences that an error names
+
+
+def read_spec(path: Place, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Spec and shape of the folder of a key, verified.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedError: it cannot be read, or is of another key.
+    """
+    stored = atomic.read_sealed(path / SPEC)
+    # So that a copy under another name, or a path that leads elsewhere, is not taken for what it is a copy of.
+    if key_of(stored["spec"]) != key:
+        raise DamagedError(path, "it belongs to another key")
+    return stored["spec"], stored["shape"]
+
+
+class SpecFile:
+    """The spec of one folder, to be published with it or compared with what is there.
+
+    Args:
+        path: the folder; its name is ``key(spec)``.
+        spec, shape: JSON; the shape must follow from the spec.
+    """
+
+    def __init__(self, store: Store, kind: Kind, path: Place, spec: dict[str, Any], shape: dict[str, Any]) -> None:
+        self._store = store
+        self._kind = kind
+        self._path = path
+        self._spec = spec
+        self._shape = shape
+
+    def publish_or_check(self, lock: Lock) -> None:
+        """Make the folder if it is not there; one whose spec is damaged is moved aside, under the lock, and made anew.
+
+        Raises:
+            StoreError: the folder has the same spec with another shape.
+        """
+        # A request less for a bucket, where only the spec tells that there is something.
+        if (isinstance(self._path, ObjectPath) or self._path.exists()) and self._damage():
+            with lock.hold(wait=True):
+                why = self._damage()
+                if why and (aside := self._store.move_aside(self._path, why, SPEC)):
+                    logger.warning("%s; moved to %s, and everything in it is computed again", why, aside)
+        try:
+            stored = atomic.read_sealed(self._path / SPEC)
+        except FileNotFoundError:
+            self._publish()
+            stored = atomic.read_sealed(self._path / SPEC)
+        changed = differences(stored["shape"], self._shape)
+        if changed:
+            raise StoreError(
+                f"{self._kind}/{self._path.name} was made with another shape ({'; '.join(changed[:_NAMED])}): what "
+                "determines the shape must be part of the spec"
+            )
+        self._mend_groups()
+
+    def _damage(self) -> str:
+        try:
+            stored = atomic.read_sealed(self._path / SPEC)
+        except FileNotFoundError:
+            if isinstance(self._path, ObjectPath):
+                # The rest of one whose removal was killed, from the spec on: what it holds is still true.
+                return ""
+            return f"{self._path} is damaged: it has no {SPEC}" if self._path.exists() else ""
+        except DamagedError as error:
+            return str(error)
+        fits = (
+            isinstance(stored, dict) and set(stored) == {"spec", "shape"} and key_of(stored["spec"]) == self._path.name
+        )
+        return "" if fits else f"{self._path} is damaged: its {SPEC} belongs to another key"
+
+    def _publish(self) -> None:
+        with atomic.publish_folder(self._path, SPEC) as temporary:
+            if isinstance(self._path, ObjectPath):
+                for path, content in self._groups(temporary).items():
+                    atomic.write_json(path, content)
+            atomic.write_sealed(temporary / SPEC, {"spec": self._spec, "shape": self._shape})
+
+    def _groups(self, folder: Place) -> dict[Place, dict[str, Any]]:
+        data = folder / DATA
+        about = {"kind": self._kind, "key": self._path.name, "spec": self._spec}
+        return {data / "zarr.json": group_metadata(about), data / REWARDS / "zarr.json": group_metadata({})}
+
+    def _mend_groups(self) -> None:
+        # The groups hold nothing that the spec does not say. In a bucket they are written before it.
+        if isinstance(self._path, ObjectPath):
+            return
+        for path, content in self._groups(self._path).items():
+            if not atomic.holds_json(path, content):
+                atomic.write_json(path, content)
