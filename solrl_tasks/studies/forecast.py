@@ -1,33 +1,25 @@
 """What a study of arms has and what it lacks, told before anything is computed.
 
 Policies of later iterations are not there yet, so that their pools have no keys to look up: what is missing is counted
-by committed steps. What the arms of a study share is counted once: the evaluation of the untrained model, and in the
-first iteration the candidates of pools that differ in nothing but their number. What runs of other studies left in the
-store is not foreseen: the figures are what it takes at most.
+by committed steps. What arms share, with each other or with any run of the store, is counted once; see ``sharing``.
+What else the store may hold is not foreseen: the figures are what it takes at most.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from solrl_tasks.config.recipe import Recipe, SamplingSpec
-from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.keys import key
-from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.records import environment_record
 from solrl_tasks.store.root import Store
-from solrl_tasks.store.runs import RunView, list_runs
+from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import ArmRun
 from solrl_tasks.studies.execution import read_execution, stage_seconds
 from solrl_tasks.studies.plan import show_seconds
-from solrl_tasks.tracking.summary import Summary
-
-Units = dict[str, int]
-"""Forward passes of sampling stages, and rows of optimizer steps of the update."""
-UPDATE: Final = "update"
+from solrl_tasks.studies.sharing import UPDATE, Shelf, Units, iteration_units, model_of, record_of, runs_of
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ def forecast(store: Store | None, runs: Sequence[ArmRun], device: torch.device, 
         threads: of a process that would compute on a CPU.
     """
     rates = _Rates.of(store, device, threads)
-    shelf = _Shelf()
+    shelf = Shelf.of(store, runs, device)
     committed = {run.run_id: _committed(store, run) for run in runs}
     for run in runs:
         for step in committed[run.run_id]:
@@ -101,22 +93,6 @@ def forecast(store: Store | None, runs: Sequence[ArmRun], device: torch.device, 
     # Taken in the order in which they run: the first arm that needs what is shared pays for it.
     lacking = {run.run_id: _lacking(shelf, run, committed[run.run_id]) for run in runs}
     return Forecast(tuple(_arm(mine, committed, lacking, rates) for mine in by_arm.values()), rates.processes)
-
-
-def iteration_units(recipe: Recipe, step: int) -> Units:
-    """What a step of a run takes if nothing of it is there, by stage."""
-    units: Units = {}
-    prompts, evaluate = recipe.prompts.per_iteration, recipe.evaluate
-    if step > 0:
-        units["explore"] = prompts * _whole(recipe.explore.candidates, recipe.explore) * recipe.explore.steps
-        units["regenerate"] = prompts * _whole(recipe.select.keep, recipe.regenerate) * recipe.regenerate.steps
-        units[UPDATE] = prompts * recipe.select.keep * recipe.update.optimizer_steps * recipe.update.times_per_sample
-        if recipe.audit.every and (step - 1) % recipe.audit.every == 0:
-            images = recipe.audit.prompts * _whole(recipe.explore.candidates, recipe.regenerate)
-            units["audit"] = images * recipe.regenerate.steps
-    if evaluate.every and step % evaluate.every == 0:
-        units["evaluate"] = evaluate.prompts * _whole(evaluate.seeds, evaluate.sampling) * evaluate.sampling.steps
-    return units
 
 
 def forecast_rows(found: Forecast) -> list[dict[str, str]]:
@@ -155,57 +131,13 @@ def _time(arm: ArmForecast) -> str:
     return show_seconds(arm.seconds)
 
 
-def _whole(count: int, sampling: SamplingSpec) -> int:
-    """Images that are sampled for so many: blocks are computed whole."""
-    chunk = sampling.chunk
-    return -(-count // chunk) * chunk if isinstance(chunk, int) else count
-
-
 def _committed(store: Store | None, run: ArmRun) -> set[int]:
     if store is None:
         return set()
     return {step for step in RunView(store, run.run_id).summaries() if step <= run.recipe.iterations}
 
 
-@dataclass
-class _Shelf:
-    """What runs of a study have in common: how much of it is there, by what it is."""
-
-    there: dict[str, int] = field(default_factory=dict)
-
-    def take(self, run: ArmRun, step: int) -> Units:
-        """What a step still takes, and note it as done."""
-        units = iteration_units(run.recipe, step)
-        if step == 0 and "evaluate" in units:
-            units["evaluate"] = self._lack(_baseline_key(run), units["evaluate"])
-        if step == 1:
-            units["explore"] = self._lack(_first_pool_key(run), units["explore"])
-        return units
-
-    def _lack(self, name: str, wanted: int) -> int:
-        there = self.there.get(name, 0)
-        self.there[name] = max(there, wanted)
-        return max(0, wanted - there)
-
-
-def _baseline_key(run: ArmRun) -> str:
-    recipe = run.recipe
-    spec = recipe.evaluate.model_dump(mode="json", exclude={"every"})
-    lora = recipe.update.lora.model_dump(mode="json")
-    return key(["baseline", _model(recipe), recipe.prompts.model_dump(mode="json"), spec, lora])
-
-
-def _first_pool_key(run: ArmRun) -> str:
-    recipe = run.recipe
-    explore = recipe.explore.model_dump(mode="json", exclude={"candidates", "store_images", "reuse"})
-    return key(["pool", _model(recipe), recipe.prompts.model_dump(mode="json"), explore, run.seed])
-
-
-def _model(recipe: Recipe) -> dict[str, Any]:
-    return recipe.model.model_dump(mode="json", exclude={"text_encoders"})
-
-
-def _lacking(shelf: _Shelf, run: ArmRun, committed: set[int]) -> Units:
+def _lacking(shelf: Shelf, run: ArmRun, committed: set[int]) -> Units:
     total: Units = {}
     for step in range(run.recipe.iterations + 1):
         if step not in committed:
@@ -251,8 +183,8 @@ class _Rates:
         spent: dict[str, tuple[float, int]] = {}
         processes = 1
         here = _where({**environment_record(str(device)), "threads": threads})
-        for view, recipe, summaries in _runs_of(store):
-            if not summaries or _where(_record(view, summaries)) != here:
+        for view, recipe, summaries in runs_of(store):
+            if not summaries or _where(record_of(view, summaries)) != here:
                 continue
             processes = max(processes, read_execution(view).processes or 1)
             for summary in summaries:
@@ -274,40 +206,11 @@ def _likeness(recipe: Recipe, stage: str) -> str:
     update, evaluate = recipe.update, recipe.evaluate
     if stage == UPDATE:
         like: list[Any] = [update.objective.model_dump(mode="json"), update.lora.rank, update.lora.targets]
-        return key([UPDATE, _model(recipe), *like, update.gradient_checkpointing])
+        return key([UPDATE, model_of(recipe), *like, update.gradient_checkpointing])
     sampling: SamplingSpec = {"explore": recipe.explore, "evaluate": evaluate.sampling}.get(stage, recipe.regenerate)
     rewards = recipe.rewards if stage != "evaluate" else (*recipe.rewards, *evaluate.rewards)
     how = sampling.model_dump(mode="json", include={"engine", "sampler", "resolution"})
-    return key([_model(recipe), how, sorted(reward.name for reward in rewards)])
-
-
-def _runs_of(store: Store | None) -> Iterable[tuple[RunView, Recipe, list[Summary]]]:
-    for info in list_runs(store) if store is not None else []:
-        if info.config is None or store is None:
-            continue
-        view = RunView(store, info.run_id)
-        try:
-            recipe = Recipe.model_validate(info.config)
-        except ValidationError:  # of another version: nothing is known of what it cost
-            continue
-        yield view, recipe, [Summary.model_validate(one) for one in view.summaries().values()]
-
-
-def _record(view: RunView, summaries: Sequence[Summary]) -> Mapping[str, Any]:
-    """The environment that the run's first pool was computed in; empty where none is known."""
-    for summary in summaries:
-        for name in ("explore", "evaluate_pool"):
-            ref = summary.refs.get(name)
-            if ref is None or ref.kind != "pools":
-                continue
-            try:
-                records = Pool.load(view.store, ref).records()
-            except StoreError:
-                continue
-            found = next((record for record in records.values() if record is not None), None)
-            if found is not None:
-                return found
-    return {}
+    return key([model_of(recipe), how, sorted(reward.name for reward in rewards)])
 
 
 def _where(record: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,11 +1,15 @@
 """Runs of arms: done once, shared where they agree, resumable, and read back with their cost."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
 from solrl_tasks.bench.comparison.work import model_work
 from solrl_tasks.bench.peaks import nominal_rates
 from solrl_tasks.engines.base import Availability
+from solrl_tasks.stages.iteration import run_all
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
@@ -279,6 +283,56 @@ def test_a_forecast_is_what_is_then_done(root, base):
     after = forecast(Store.open(root), runs, CPU)
     assert (after.missing, after.forwards, after.seconds) == (0, 0, 0.0)
     assert "nothing is to be computed" in forecast_summary(after)
+
+
+BRIGHT = {"rewards": [{"name": "brightness"}]}
+PICTURES = {"explore.store_images": "lossless", "evaluate.store_images": "lossless"}
+STUDIES = {
+    "other rewards, nothing kept to score": {"base": {}, "bright": BRIGHT},
+    "other rewards of kept images": {"base": PICTURES, "bright": {**PICTURES, **BRIGHT}},
+    "images that only the second asks for": {"base": {}, "seen": PICTURES},
+    "images of the first few": {"base": PICTURES, "more": {**BRIGHT, "explore.candidates": 12}},
+    "what is learned from the same samples": {"base": {}, "slow": {"update.optimizer.lr": 1e-4}},
+    "what is only watched": {"base": {}, "watched": {"evaluate.rewards": [{"name": "brightness"}]}},
+    "what is only named": {"base": {}, "named": {"name": "other", "evaluate.seeds": 4}},
+    "another rule and adapter": {"lot": {"select.rule": "random_keep"}, "small": {"update.lora.rank": 2}, "base": {}},
+}
+
+
+@pytest.mark.parametrize("changes", STUDIES.values(), ids=STUDIES)
+def test_what_is_planned_is_what_is_computed(root, base, changes):
+    base = base.model_copy(update={"iterations": 2})
+    runs = runs_of(base, changes)
+    planned = forecast(None, runs, CPU)
+    spent = execute(root, runs)
+    assert not [one for one in spent if one.state != "done"]
+    assert [arm.forwards for arm in planned.arms] == [one.forwards for one in spent]
+    store = Store.open(root)
+    assert forecast(store, runs, CPU).forwards == 0
+    # The same arms under other names, as a grid has them: every step is to be committed, and nothing computed.
+    again = runs_of(base, {f"grid-{name}": fields for name, fields in changes.items()})
+    found = forecast(store, again, CPU)
+    assert (found.forwards, found.missing) == (0, 3 * len(changes))
+    assert sum(arm.trained_rows for arm in found.arms) == 0 and found.seconds == 0.0
+    assert sum(one.forwards for one in execute(root, again)) == 0
+
+
+def test_what_another_run_left_counts_only_where_it_is_the_same_and_there(root, base, recipe_of):
+    runs = runs_of(base, {"base": {}})
+    with open_session(root, "before", base.model_copy(update={"seed": 1, "name": "mine"})) as session:
+        for _ in run_all(session):
+            pass
+    store = Store.open(root)
+    full = forecast(None, runs, CPU).forwards
+    assert forecast(store, runs, CPU).forwards == 0 < full
+    assert forecast(store, runs_of(base, {"base": {}}, [2]), CPU).forwards == full - EVALUATION
+    shutil.rmtree(root / RunView(store, "before").refs(1)["regenerate"].path)
+    assert forecast(store, runs, CPU).forwards == REGENERATE
+    # Prompts of the same name and other contents are other prompts.
+    recipe_of()
+    source = Path(base.prompts.train)
+    source.write_text(source.read_text().replace("circle", "star"), encoding="utf-8")
+    assert forecast(store, runs, CPU).forwards == full
 
 
 def test_time_is_estimated_from_like_runs_of_this_device_alone(root, base):
