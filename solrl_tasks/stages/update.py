@@ -20,7 +20,7 @@ from solrl_tasks.stages.scores import normalised, pool_scales, proxy_scores, sam
 from solrl_tasks.stages.session import Session
 from solrl_tasks.stages.specs import initial_policy_spec, policy_spec
 from solrl_tasks.store.keys import key
-from solrl_tasks.store.places import Lock
+from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.policies import find_policy, load_policy
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.samples import Samples

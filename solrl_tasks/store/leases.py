@@ -12,21 +12,18 @@ write would replace something else, the lease is looked at first (``confirm``).
 import json
 import logging
 import os
-import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from solrl_tasks.store.bucket import setting
 from solrl_tasks.store.errors import LeaseLostError, LockedError, StoreError
+from solrl_tasks.store.lock import HOLDER, Lock, describe, sign
 from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.process import boot_id, start_of
+from solrl_tasks.store.waits import setting
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ class _Found:
     modified: float
 
 
-class Lease:
+class Lease(Lock):
     """One lock on an object store, used as ``FileLock`` is.
 
     Args:
@@ -80,15 +77,9 @@ class Lease:
         return self._own is not None and not self.lost
 
     def acquire(self, wait: bool = False, timeout: float | None = None) -> Self:
-        """Take the lease.
+        """Take the lease; see ``Lock``.
 
-        Args:
-            wait: wait until it is free, after a message that names the holder, instead of an error. Even without, a
-                holder that does not renew is waited for until its lease ends: it may be dead.
-            timeout: the longest wait in seconds; None is for ever.
-
-        Raises:
-            LockedError: somebody else holds it; the message names process, host, purpose and since when.
+        Even without ``wait`` a holder that does not renew is waited for until its lease ends: it may be dead.
         """
         if self._own is None:
             self.lost = ""
@@ -99,7 +90,7 @@ class Lease:
         return self
 
     def release(self) -> None:
-        """Give the lease back once; it is free when given back as often as it was taken."""
+        """Give the lease back once; see ``Lock``. One that was lost is somebody else's, and stays so."""
         if self._own is None:
             return
         self._depth -= 1
@@ -117,15 +108,6 @@ class Lease:
                     own.bucket.replace(own.key, _bytes({**self._content, "released": True}), self._etag)
             except StoreError as error:
                 logger.warning("%s ends by itself within %.0f s: %s", own, self._content["seconds"], error)
-
-    @contextmanager
-    def hold(self, wait: bool = False, timeout: float | None = None) -> Iterator[Self]:
-        """``acquire`` for the length of a context."""
-        self.acquire(wait, timeout)
-        try:
-            yield self
-        finally:
-            self.release()
 
     def confirm(self) -> None:
         """Look at the lease itself: is it still this object's?
@@ -169,7 +151,7 @@ class Lease:
         self._own, self._depth = None, 0
 
     def _lose(self, found: _Found | None) -> None:
-        taker = "nobody: its object was removed" if found is None else _words(found.content)
+        taker = "nobody: its object was removed" if found is None else describe(found.content)
         self.lost = (
             f"{self.purpose}: the lease {self.path} was not renewed for {self._content['seconds']:.0f} s (this process "
             f"or the way to the server stood still) and was taken over by {taker}. What was written is kept; start "
@@ -192,7 +174,7 @@ class Lease:
             if not wait and alive:
                 raise LockedError(self._refusal(blocker, None))
             if first is None:
-                logger.warning("%s waits for %s", self.purpose, _words(blocker.content))
+                logger.warning("%s waits for %s", self.purpose, describe(blocker.content))
                 first = sign
             # Rather often, so that a short one costs little time, but a request each.
             time.sleep(max(0.05, float(blocker.content["seconds"]) / 60))
@@ -244,8 +226,8 @@ class Lease:
     def _refusal(self, blocker: _Found, waited: float | None) -> str:
         after = "" if waited is None else f" after {waited:.0f} s of waiting"
         return (
-            f"{self.purpose}: the lock is held by {_words(blocker.content)}{after}; wait for it to end, or stop it; if "
-            f"it is lost, its lease ends {blocker.content['seconds']:.0f} s after its last sign of life (lease "
+            f"{self.purpose}: the lock is held by {describe(blocker.content)}{after}; wait for it to end, or stop it; "
+            f"if it is lost, its lease ends {blocker.content['seconds']:.0f} s after its last sign of life (lease "
             f"{self.path})"
         )
 
@@ -255,15 +237,12 @@ def lease_holder(path: ObjectPath) -> dict[str, Any] | None:
     found = _look(path)
     if found is None or _is_free(found, path):
         return None
-    return {name: found.content[name] for name in ("pid", "host", "since", "purpose")}
+    return {name: found.content[name] for name in HOLDER}
 
 
 def _signature(purpose: str) -> dict[str, Any]:
     return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "purpose": purpose,
+        **sign(purpose),
         "seconds": lease_seconds(),
         "boot": boot_id(),
         "start": start_of(os.getpid()),
@@ -308,10 +287,6 @@ def _died_here(content: dict[str, Any]) -> bool:
 
 def _lives_here(content: dict[str, Any]) -> bool:
     return _is_from_here(content) and not _died_here(content)
-
-
-def _words(content: dict[str, Any]) -> str:
-    return f"{content['purpose']} (process {content['pid']} on {content['host']}, since {content['since']})"
 
 
 class _Heart:

@@ -7,23 +7,20 @@ import fcntl
 import json
 import logging
 import os
-import socket
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from solrl_tasks.store.atomic import name_place
 from solrl_tasks.store.errors import LockedError
+from solrl_tasks.store.lock import HOLDER, Lock, describe, sign
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 
 
-class FileLock:
+class FileLock(Lock):
     """One lock file, held by at most one process or, if ``shared``, by any number of sharers alone.
 
     The file says who holds it. It may be entered again by the same object. The file is never removed: a lock
@@ -48,15 +45,7 @@ class FileLock:
         return self._handle is not None
 
     def acquire(self, wait: bool = False, timeout: float | None = None) -> Self:
-        """Take the lock.
-
-        Args:
-            wait: wait until it is free, after a message that names the holder, instead of an error.
-            timeout: the longest wait in seconds; None is for ever.
-
-        Raises:
-            LockedError: somebody else holds it; the message names process, host, purpose and since when.
-        """
+        """Take the lock; see ``Lock``."""
         if self._handle is None:
             self._handle = self._take(wait, timeout)
             _held.add(self)
@@ -64,7 +53,7 @@ class FileLock:
         return self
 
     def release(self) -> None:
-        """Give the lock back once; it is free when given back as often as it was taken."""
+        """Give the lock back once; see ``Lock``."""
         if self._handle is None:
             return
         self._depth -= 1
@@ -76,15 +65,6 @@ class FileLock:
 
     def confirm(self) -> None:
         """Nothing to find out: the kernel takes a lock from nobody who lives."""
-
-    @contextmanager
-    def hold(self, wait: bool = False, timeout: float | None = None) -> Iterator[Self]:
-        """``acquire`` for the length of a context."""
-        self.acquire(wait, timeout)
-        try:
-            yield self
-        finally:
-            self.release()
 
     def _take(self, wait: bool, timeout: float | None) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,15 +103,9 @@ class FileLock:
         )
 
     def _sign(self, handle: int) -> None:
-        content = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-            "purpose": self.purpose,
-        }
         try:
             os.ftruncate(handle, 0)
-            os.pwrite(handle, json.dumps(content).encode(), 0)
+            os.pwrite(handle, json.dumps(sign(self.purpose)).encode(), 0)
         except OSError as error:
             name_place(error, self.path)
             raise
@@ -155,9 +129,7 @@ def holder(path: Path) -> dict[str, Any] | None:
 def describe_holder(path: Path) -> str:
     """The last holder of a lock file in words."""
     found = _signature(path)
-    if not found:
-        return "another process"
-    return f"{found['purpose']} (process {found['pid']} on {found['host']}, since {found['since']})"
+    return describe(found) if found else "another process"
 
 
 def _signature(path: Path) -> dict[str, Any]:
@@ -165,8 +137,7 @@ def _signature(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    fields = ("pid", "host", "since", "purpose")
-    return content if isinstance(content, dict) and all(field in content for field in fields) else {}
+    return content if isinstance(content, dict) and all(field in content for field in HOLDER) else {}
 
 
 _held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()

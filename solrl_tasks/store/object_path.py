@@ -6,7 +6,8 @@ from functools import total_ordering
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from solrl_tasks.store.bucket import Bucket, Entry, bucket_at
+from solrl_tasks.store.bucket import Bucket, bucket_at
+from solrl_tasks.store.bucket_objects import Entry
 
 
 @total_ordering

@@ -9,7 +9,7 @@ from typing import Any, Final
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from solrl_tasks.store.bucket import Entry
+from solrl_tasks.store.bucket_objects import Entry
 from solrl_tasks.store.object_path import ObjectPath
 
 _AHEAD_BYTES: Final = 64 * 1024 * 1024

@@ -4,43 +4,24 @@ import hashlib
 import os
 import shutil
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.bucket import SCHEME, Entry, side_by_side
+from solrl_tasks.store.bucket import SCHEME
+from solrl_tasks.store.bucket_objects import Entry
 from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.leases import Lease, lease_holder
+from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.locks import FileLock, holder
 from solrl_tasks.store.object_path import ObjectPath, Place
+from solrl_tasks.store.side_by_side import side_by_side
 
 COMMITTED: Final = "summary.json"
 """Once it is there, nothing in its folder changes any more."""
 _CACHE_BYTES: Final = 8 * 1024**3
 _IN_USE_SECONDS: Final = 3600.0
-
-
-class Lock(Protocol):
-    """What ``FileLock`` and ``Lease`` have in common."""
-
-    purpose: str
-
-    @property
-    def held(self) -> bool:
-        """Whether this object holds it now."""
-
-    def acquire(self, wait: bool = False, timeout: float | None = None) -> Self:
-        """Take it."""
-
-    def release(self) -> None:
-        """Give it back once."""
-
-    def hold(self, wait: bool = False, timeout: float | None = None) -> AbstractContextManager[Self]:
-        """``acquire`` for the length of a context."""
-
-    def confirm(self) -> None:
-        """Make sure that it is still held. Raises LeaseLostError if somebody took it over."""
 
 
 def place_of(root: str | Path | ObjectPath) -> Place:

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 from solrl_tasks.store import atomic, places
 from solrl_tasks.store.errors import MissingObjectError, StoreError
+from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.object_path import ObjectPath, Place
-from solrl_tasks.store.places import Lock
 from solrl_tasks.store.refs import KINDS, Kind, Ref
 
 FORMAT: Final = 2

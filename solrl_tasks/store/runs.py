@@ -12,8 +12,8 @@ from solrl_tasks.store import atomic, places
 from solrl_tasks.store.errors import ConfigChangedError, DamagedError, MissingObjectError, StoreError
 from solrl_tasks.store.journal import open_journal
 from solrl_tasks.store.keys import digest
+from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.object_path import ObjectPath, Place
-from solrl_tasks.store.places import Lock
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store, check_name

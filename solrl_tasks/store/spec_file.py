@@ -8,8 +8,8 @@ from solrl_tasks.store.array_names import REWARDS
 from solrl_tasks.store.arrays import group_metadata
 from solrl_tasks.store.errors import DamagedError, StoreError
 from solrl_tasks.store.keys import key as key_of
+from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.object_path import ObjectPath, Place
-from solrl_tasks.store.places import Lock
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Kind
 from solrl_tasks.store.root import Store

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from solrl_tasks.store import packing
-from solrl_tasks.store.bucket import Bucket
 from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.policies import save_policy
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run
+from solrl_tasks.store.s3_client import S3Client
 from solrl_tasks.store.trimming import Keep, apply_trim, plan_trim
 from tests.support.s3 import serving, speaking_to
 
@@ -74,7 +74,7 @@ def test_a_packed_store_that_is_copied_into_a_bucket_is_that_store(store, tmp_pa
 def test_requests_that_fail_in_the_middle_leave_it_whole(store, monkeypatch, nth):
     key = fill(store).key
     before = facts(store, key)
-    send, seen = Bucket._send, []
+    send, seen = S3Client.send, []
 
     def failing(self, verb, *rest):
         if verb in ("put", "delete", "copy"):
@@ -84,7 +84,7 @@ def test_requests_that_fail_in_the_middle_leave_it_whole(store, monkeypatch, nth
         return send(self, verb, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bucket, "_send", failing)
+        patch.setattr(S3Client, "send", failing)
         with pytest.raises(KeyboardInterrupt):
             packing.pack(store, "pools", key)
     assert facts(store, key) == before

@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import Any
 
 from solrl_tasks.config.recipe import Recipe
-from solrl_tasks.store.bucket import Bucket
 from solrl_tasks.store.places import place_of
+from solrl_tasks.store.s3_client import S3Client
 from tests.support.contents import run_contents
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -272,7 +272,7 @@ class _Recorder(logging.Handler):
 
         for name in ("replace", "rename", "link", "fsync"):
             setattr(os, name, self._wrapped(getattr(os, name), self._describe(name)))
-        Bucket._send = self._wrapped(Bucket._send, _describe_request)
+        S3Client.send = self._wrapped(S3Client.send, _describe_request)
         for name in ("velocity", "decode"):
             what = "forward" if name == "velocity" else name
             setattr(Flux, name, self._wrapped(getattr(Flux, name), lambda *_, what=what: what))
@@ -344,7 +344,7 @@ class _Recorder(logging.Handler):
         return described
 
 
-def _describe_request(_: Bucket, verb: str, key: str, *rest: Any) -> str:
+def _describe_request(_: S3Client, verb: str, key: str, *rest: Any) -> str:
     if verb not in ("put", "delete", "copy"):
         return ""
     place = re.sub(r"\d{20}-[0-9a-f]{16}", "ENTRY", key)
