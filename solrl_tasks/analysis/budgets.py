@@ -5,9 +5,9 @@ from typing import Final, Literal
 
 import numpy as np
 
+from solrl_tasks.analysis.curves import Curves, Floats
 from solrl_tasks.analysis.estimates import Estimate, Figure, confidence_interval, mean_estimate, paired_difference
 from solrl_tasks.analysis.progress import value_at
-from solrl_tasks.analysis.time_to_reward import Curves, Floats
 from solrl_tasks.config.base import Frozen
 
 SHARES: Final = (0.25, 0.5, 0.75, 1.0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from solrl_tasks.analysis.budgets import at_budgets, common_budget, reward_at, verdict
+from solrl_tasks.analysis.curves import Curves
 from solrl_tasks.analysis.estimates import Estimate
-from solrl_tasks.analysis.time_to_reward import Curves
 
 PLACES = np.arange(5.0)
 

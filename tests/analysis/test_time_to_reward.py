@@ -3,15 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from solrl_tasks.analysis.time_to_reward import (
-    Curves,
-    curve_noise,
-    find_plateau,
-    isotonic,
-    reach,
-    speed_up,
-    time_to_reward,
-)
+from solrl_tasks.analysis.curves import Curves, curve_noise, isotonic
+from solrl_tasks.analysis.plateau import find_plateau
+from solrl_tasks.analysis.reach import reach
+from solrl_tasks.analysis.speed_up import speed_up
+from solrl_tasks.analysis.time_to_reward import time_to_reward
 
 PLACES = np.arange(0.0, 31.0, 3.0)
 
@@ -195,7 +191,7 @@ def test_shares_must_increase():
 
 def test_intervals_hold_the_true_speed_up_about_as_often_as_they_say(monkeypatch):
     """Seeds differ in how fast both arms learn, and every evaluation has noise: the true ratio is 2."""
-    monkeypatch.setattr("solrl_tasks.analysis.time_to_reward.RESAMPLES", 500)
+    monkeypatch.setattr("solrl_tasks.analysis.speed_up.RESAMPLES", 500)
     held = {"each": 0, "mean": 0}
     trials = 120
     for trial in range(trials):

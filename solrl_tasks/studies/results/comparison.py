@@ -7,9 +7,11 @@ import numpy as np
 
 from solrl_tasks.analysis.budgets import SHARES as BUDGET_SHARES
 from solrl_tasks.analysis.budgets import at_budgets, common_budget
+from solrl_tasks.analysis.curves import Curves
 from solrl_tasks.analysis.estimates import Estimate, mean_estimate, paired_difference
+from solrl_tasks.analysis.plateau import find_plateau
 from solrl_tasks.analysis.progress import mean_curve, paired_curves
-from solrl_tasks.analysis.time_to_reward import AtShare, Curves, find_plateau, time_to_reward
+from solrl_tasks.analysis.time_to_reward import AtShare, time_to_reward
 from solrl_tasks.studies.results.findings import (
     SECONDS_PER_HOUR,
     TAIL,

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from solrl_tasks.analysis.budgets import AtBudget
 from solrl_tasks.analysis.estimates import Estimate, Figure
-from solrl_tasks.analysis.time_to_reward import AtShare, Plateau
+from solrl_tasks.analysis.plateau import Plateau
+from solrl_tasks.analysis.time_to_reward import AtShare
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.studies.results.ranks import Ranking
 from solrl_tasks.studies.results.times import RolloutTimes

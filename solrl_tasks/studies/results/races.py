@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from solrl_tasks.analysis.time_to_reward import AtShare, Plateau, Reached, SpeedUp
+from solrl_tasks.analysis.plateau import Plateau
+from solrl_tasks.analysis.reach import Reached
+from solrl_tasks.analysis.speed_up import SpeedUp
+from solrl_tasks.analysis.time_to_reward import AtShare
 from solrl_tasks.reports.page import Block, Kind, Table, Text
 from solrl_tasks.studies.results.cells import ERRORS, between, claim_lines, figure, said, shown, with_interval
 from solrl_tasks.studies.results.findings import Race, Results
