@@ -5,11 +5,11 @@ import pytest
 from solrl_tasks.bench.iteration import report_iterations
 from solrl_tasks.bench.report import ReportError, metrics_of, read_report, write_report
 from solrl_tasks.tracking.summary import StageCost, Summary
-from tests.bench.conftest import environment, sampling
+from tests.support.bench_reports import environment, sampled
 
 
 def test_a_rollout_is_its_first_chunk_and_the_steady_rest():
-    timed = sampling("bf16", 10, 11.0, 31.0, 9.6)
+    timed = sampled("bf16", 10, 11.0, 31.0, 9.6)
     assert timed.steady_seconds == pytest.approx(10.0)
     assert timed.seconds_of(1) == pytest.approx(11.0)
     assert timed.seconds_of(3) == pytest.approx(31.0)
@@ -18,13 +18,13 @@ def test_a_rollout_is_its_first_chunk_and_the_steady_rest():
 
 
 def test_the_denoising_time_is_a_median():
-    timed = sampling("bf16", 10, 11.0, 31.0, 9.6)
+    timed = sampled("bf16", 10, 11.0, 31.0, 9.6)
     assert timed.denoise == 9.6
     assert timed.image_step_seconds == pytest.approx(9.6 / 240)
 
 
 def test_a_single_chunk_that_was_slow_does_not_make_time_run_backwards():
-    assert sampling("bf16", 10, 11.0, 9.0, 3.0).steady_seconds == 0.0
+    assert sampled("bf16", 10, 11.0, 9.0, 3.0).steady_seconds == 0.0
 
 
 def test_speedups_and_the_overhead_of_the_second_stage(rollout_report):

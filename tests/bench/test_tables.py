@@ -2,9 +2,9 @@
 
 import pytest
 
-from solrl_tasks.bench.report import CeilingReport, EngineSync, SyncBenchReport, UpdateReport
+from solrl_tasks.bench.report import CeilingReport, EngineSync, SyncBenchReport
 from solrl_tasks.bench.tables import tables_of, to_markdown
-from tests.bench.conftest import environment, model_facts
+from tests.support.bench_reports import environment, model_facts, update_of
 
 
 def rows(report, table: int = 0) -> dict[str, dict[str, str]]:
@@ -72,18 +72,7 @@ def test_arithmetic_has_no_place_and_is_the_same_everywhere(command):
 
 
 def test_updates_and_syncs():
-    update = UpdateReport(
-        environment=environment(),
-        model=model_facts(),
-        samples=24,
-        rows=48,
-        micro_batch=8,
-        gradient_checkpointing=True,
-        lora="rank 32, paper",
-        first_seconds=30.0,
-        seconds=(24.0, 25.0, 23.0),
-        peak_bytes=70 * 2**30,
-    )
+    update = update_of()
     (row,) = rows(update).values()
     assert (row["rows"], row["s a row"], row["s an update"], row["peak GiB"]) == ("48", "0.500", "24.00", "70.0")
     sync = EngineSync(

@@ -8,7 +8,7 @@ from solrl_tasks.bench.report import Arm, RolloutReport, Split, UpdateReport, wr
 from solrl_tasks.reports.page import Table
 from solrl_tasks.stages.recorded import StudyError
 from solrl_tasks.studies.cost_split import split_costs, split_page
-from tests.support.bench_reports import environment, model_facts, rollout_of, sampling_of
+from tests.support.bench_reports import model_facts, rollout_of, sampling_of, update_of
 
 
 def arm(name: str, seconds: float, overlap: float = 0.0) -> Arm:
@@ -29,22 +29,11 @@ ARMS = (
 
 
 def rollout(*arms: Arm, kind: str = "real") -> RolloutReport:
-    return rollout_of(arms, {"fp8@6x24": sampling_of("fp8", kind), "bf16@10x24": sampling_of("bf16")})
+    return rollout_of(arms, {"fp8@6x24": sampling_of("fp8", kind=kind), "bf16@10x24": sampling_of("bf16")})
 
 
 def update() -> UpdateReport:
-    return UpdateReport(
-        environment=environment(),
-        model=model_facts(),
-        samples=24,
-        rows=48,
-        micro_batch=8,
-        gradient_checkpointing=True,
-        lora="x",
-        first_seconds=9.0,
-        seconds=(7.0, 8.0, 9.0),
-        peak_bytes=None,
-    )
+    return update_of(first_seconds=9.0, seconds=(7.0, 8.0, 9.0))
 
 
 def test_the_whole_chain():

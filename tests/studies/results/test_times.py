@@ -1,11 +1,16 @@
-from solrl_tasks.bench.report import Arm, UpdateReport
+import pytest
+
+from solrl_tasks.bench.report import Arm
 from solrl_tasks.studies.results.comparison import add_measurements, find_results
 from solrl_tasks.studies.results.findings import Roles
 from solrl_tasks.studies.results.times import find_times
-from tests.bench.conftest import environment, model_facts, rollout_report
 from tests.support.arm_records import arm_record
+from tests.support.bench_reports import model_facts, update_of, whole_rollout
 
-__all__ = ["rollout_report"]
+
+@pytest.fixture
+def rollout_report():
+    return whole_rollout()
 
 
 def results():
@@ -44,16 +49,4 @@ def test_what_was_not_measured_claims_nothing(rollout_report):
 
 
 def test_other_reports_tell_nothing_here():
-    update = UpdateReport(
-        environment=environment(),
-        model=model_facts(),
-        samples=8,
-        rows=8,
-        micro_batch=8,
-        gradient_checkpointing=True,
-        lora="rank 32",
-        first_seconds=2.0,
-        seconds=(1.0,),
-        peak_bytes=None,
-    )
-    assert find_times([update]) == ()
+    assert find_times([update_of()]) == ()
