@@ -5,6 +5,7 @@ Japanese and the Latin alphabet.
 """
 
 import hashlib
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,8 @@ def _reader(models: Mapping[str, Path], confidence: float) -> Any:
     for part, path in models.items():
         # A path that is given is never looked for on the network.
         params[f"{part}.model_path"] = str(path)
+    # Here as well as in tracking, which is above: a reward is also used by itself. A choice of the user stands.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     from rapidocr import RapidOCR
 
     return RapidOCR(params=params)

@@ -1,4 +1,4 @@
-"""Usage reports to the makers of MLflow and Prefect, switched off before either is imported."""
+"""Usage reports to the makers of MLflow, Prefect and ONNX Runtime, switched off before any of them is imported."""
 
 import os
 from typing import Final
@@ -8,6 +8,8 @@ SETTINGS: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # Read as the library is loaded; without it a file of the user's is written. The reward that reads sets it too.
+    "ORT_DISABLE_TELEMETRY": "1",
 }
 
 

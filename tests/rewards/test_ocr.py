@@ -1,4 +1,8 @@
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,3 +118,13 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     with pytest.raises(RewardError, match=r"needs rapidocr, which is not installed: pip install .*\[ocr\]"):
         ocr.REWARD(OcrOptions())
+
+
+def test_reading_leaves_no_file_of_the_librarys_maker(tmp_path):
+    """ONNX Runtime notes a device's number and events in the home of its user, unless it is told not to."""
+    code = "from solrl_tasks.rewards import ocr; ocr._reader(ocr.model_files(), 0.5)"
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
+    for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        env.pop(name, None)
+    subprocess.run([sys.executable, "-B", "-c", code], check=True, cwd=tmp_path, env=env)
+    assert [str(path) for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -13,6 +13,7 @@ def test_what_the_user_set_stands_and_the_rest_is_off(monkeypatch):
     assert os.environ["DO_NOT_TRACK"] == "1"
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
 
 
 def test_trackers_are_imported_only_when_they_are_used():
