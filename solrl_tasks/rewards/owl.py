@@ -22,7 +22,7 @@ from solrl_tasks.rewards.pixels import CLIP_MEAN, CLIP_STD
 from solrl_tasks.rewards.reading_reward import PromptTokens
 from solrl_tasks.rewards.weights import Folder, Hub, Place, Random, fetch_tokenizer, fetch_weights
 
-PUBLISHED: Final = Hub("google/owlv2-base-patch16-ensemble", None)
+PUBLISHED: Final = Hub("google/owlv2-base-patch16-ensemble", "cfd3195ba4ea9592eec887ded089f4c08eff231d")
 QUERY: Final = "a photo of a {}"
 """How a class is asked for."""
 

@@ -1,9 +1,13 @@
+import importlib
+import pkgutil
+import re
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from solrl_tasks import rewards
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.rewards.base import RewardError
 from solrl_tasks.rewards.scoring import make_reward
@@ -129,3 +133,13 @@ def test_cached_files_of_the_hub_are_used_without_network(folder, tmp_path, monk
     with pytest.raises(RewardError, match="are not in the local cache"):
         fetch_weights(Hub("owner/cached", "b" * 40))
     weights._download.cache_clear()
+
+
+def test_what_is_published_on_the_hub_is_pinned_to_a_commit():
+    """A branch that moves would change scores under the same name and version."""
+    found = {}
+    for module in pkgutil.iter_modules(rewards.__path__):
+        names = vars(importlib.import_module(f"{rewards.__name__}.{module.name}"))
+        found |= {value.hub_id: value.revision for value in names.values() if isinstance(value, Hub)}
+    assert len(found) == 4
+    assert all(re.fullmatch("[0-9a-f]{40}", str(revision)) for revision in found.values()), found
