@@ -261,7 +261,9 @@ class WorkersSpec(Frozen):
     ``inline`` is one device in the process of the run. ``ray`` is ``actors`` processes of one device each, ``auto`` as
     many as the cluster has GPUs, or one where it has none; on the cluster at ``address``, else on one that is started
     on this machine for as long as the run is open. ``cpus`` are set aside for each. Actors that die are replaced
-    ``replacements`` times, and waited for ``patience`` seconds.
+    ``replacements`` times, and waited for ``patience`` seconds. One that is at a block, an update or a call for more
+    than ``stall`` seconds is taken for hung, ended and replaced: ``auto`` learns from what was done so far, ``never``
+    waits without end.
     """
 
     kind: Literal["inline", "ray"] = "inline"
@@ -270,6 +272,7 @@ class WorkersSpec(Frozen):
     address: Annotated[str, Field(min_length=1)] | None = None
     replacements: Annotated[int, Field(ge=0, le=10_000)] = 3
     patience: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    stall: Annotated[float, Field(gt=0, le=2_592_000)] | Literal["auto", "never"] = "auto"
 
     @model_validator(mode="before")
     @classmethod

@@ -37,7 +37,11 @@ class Seat:
 
 
 class Group:
-    """This process's membership in a group of ranks; see ``reduction.Ranks``."""
+    """This process's membership in a group of ranks; see ``reduction.Ranks``.
+
+    Attributes:
+        met: how often it came to where all ranks meet; one that is behind the others is who they wait for.
+    """
 
     def __init__(self, seat: Seat, device: torch.device, given_up: Callable[[], bool], store: Any = None) -> None:
         """
@@ -50,6 +54,7 @@ class Group:
         """
         distributed: Any = importlib.import_module("torch.distributed")
         self.seat = seat
+        self.met = 0
         self._distributed = distributed
         # Multicast is not to be had in every container, and wins nothing here. Who is dead is noticed elsewhere: torch
         # is not to end the process over it.
@@ -81,6 +86,7 @@ class Group:
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """See ``reduction.Ranks``."""
+        self.met += 1
         found = [torch.empty_like(tensor) for _ in range(self.world)]
         self._distributed.all_gather(found, tensor.contiguous())
         return found

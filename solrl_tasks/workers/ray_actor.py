@@ -180,6 +180,11 @@ class DeviceActor:
         """This actor's part of an update; without a seat it is the whole."""
         return self._call(lambda device: self._train(device, job, policy, seat))
 
+    def met(self) -> int:
+        """How often this rank came to where the group meets; answered while the device is busy or hangs."""
+        group = self._group
+        return -1 if group is None else group.met
+
     def abandon(self, group: int) -> None:
         """Stop waiting for the other ranks of a group, one of which is dead."""
         self._given_up = max(self._given_up, group)

@@ -250,22 +250,6 @@ def _cpus(spec: WorkersSpec) -> int | None:
     return max(os.cpu_count() or 1, int(spec.actors * spec.cpus + 0.999))
 
 
-def answered(cluster: Cluster, ref: Any, seconds: float | None = None) -> Any:
-    """What a reference comes to.
-
-    Raises:
-        Whatever the call raised where it ran; ``RayActorError`` where its actor died.
-        WorkersError: it took longer than ``seconds``.
-    """
-    import ray
-
-    until = None if seconds is None else time.monotonic() + seconds
-    while not cluster.wait([ref]):
-        if until is not None and time.monotonic() > until:
-            raise WorkersError(f"an actor has not answered for {seconds:.0f} s")
-    return fetched(ray.get, ref)
-
-
 def fetched(get: Callable[[Any], Any], ref: Any) -> Any:
     """The value of a reference that is there, or its error as it was raised."""
     import ray

@@ -2,8 +2,9 @@
 
 import itertools
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,8 @@ import torch
 
 from solrl_tasks.config.recipe import ModelSpec, WorkersSpec
 from solrl_tasks.store.records import differences
-from solrl_tasks.workers.ray_cluster import TICK, Cluster, WorkersError, answered, fetched
+from solrl_tasks.workers.ray_cluster import TICK, Cluster, WorkersError, fetched
+from solrl_tasks.workers.ray_limits import HungError, Limits, Stopwatch
 
 Facts = dict[str, Any]
 _PASSED: Final = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "SOLRL_HOME", "TRITON_INTERPRET", "OMP_NUM_THREADS")
@@ -27,11 +29,13 @@ class Actor:
         handle: Ray's.
         name: for people, the same for as long as it lives.
         facts: see ``DeviceActor.facts``; empty until it has answered once.
+        done: kinds of work of which it has done any, so that it has loaded and compiled for them.
     """
 
     handle: Any
     name: str
     facts: Facts = field(default_factory=dict)
+    done: set[Hashable] = field(default_factory=set)
 
     @property
     def where(self) -> str:
@@ -47,6 +51,7 @@ class Crew:
         generation: counts changes among them.
         seats: of the last update's group: the generation that it was made of, and where its ranks find each other.
         group: number of that group.
+        limits: how long they may be at something.
     """
 
     def __init__(
@@ -57,8 +62,9 @@ class Crew:
         self.generation = 0
         self.seats: tuple[int, str, int] | None = None
         self.group = 0
+        self.limits = Limits(spec.stall)
         self._spec = spec
-        self._tell = tell
+        self.tell = tell
         self._numbers = itertools.count()
         self._coming: dict[Any, tuple[Actor, float]] = {}
         self._replaced = 0
@@ -119,7 +125,7 @@ class Crew:
             if self.actors and now - since > self._spec.patience:
                 del self._coming[ref]
                 self._dismiss(actor)
-                self._tell(f"no place was found for {actor.name} in {self._spec.patience:.0f} s; {self._going_on()}")
+                self.tell(f"no place was found for {actor.name} in {self._spec.patience:.0f} s; {self._going_on()}")
 
     def any(self) -> Actor:
         """Some actor that can be given work; waits for one that is coming.
@@ -157,8 +163,8 @@ class Crew:
         while True:
             actor = self.any()
             try:
-                return answered(self.cluster, question(actor))
-            except ray.exceptions.RayActorError as error:
+                return self.answer(actor, question(actor))
+            except (ray.exceptions.RayActorError, HungError) as error:
                 self.died(actor, error)
 
     def ask_all(self, question: Callable[[Actor], Any]) -> dict[str, Any]:
@@ -174,14 +180,37 @@ class Crew:
             answers: dict[str, Any] = {}
             for actor, ref in asked:
                 try:
-                    answers[actor.name] = answered(self.cluster, ref)
-                except ray.exceptions.RayActorError as error:
+                    answers[actor.name] = self.answer(actor, ref)
+                except (ray.exceptions.RayActorError, HungError) as error:
                     self.died(actor, error)
             if answers:
                 return answers
 
+    def answer(self, actor: Actor, ref: Any, what: str = "a call") -> Any:
+        """What an actor's reference comes to.
+
+        Raises:
+            Whatever the call raised where it ran; ``RayActorError`` where its actor died.
+            HungError: it took longer than it may.
+        """
+        import ray
+
+        watch = Stopwatch()
+        while not self.cluster.wait([ref]):
+            limit = self.limits.of("call", True)
+            if limit is not None and watch.look() > limit:
+                raise self.hung(actor, what, watch, limit)
+        return fetched(ray.get, ref)
+
+    def hung(self, actor: Actor, what: str, watch: Stopwatch, limit: float) -> HungError:
+        """The reason for which an actor that does not come to an end is given up; its process is ended at once."""
+        self.end(actor)
+        return HungError(
+            f"it hung: {what} was not finished in {watch.seconds:.0f} s, and {self.limits.explained(limit)}"
+        )
+
     def died(self, actor: Actor, error: Exception) -> None:
-        """An actor is gone: another is hired in its place, if there may be.
+        """An actor is gone, or to be gone: another is hired in its place, if there may be.
 
         Raises:
             ClusterLostError: it is the cluster that is gone.
@@ -229,11 +258,24 @@ class Crew:
         self.cluster.check_node()
         self._last_death = f"{actor.where}: {why}"
         if self._replaced >= self._spec.replacements:
-            self._tell(f"{actor.where} died: {why}. It is not replaced: workers.replacements is used up")
+            self.tell(f"{actor.where} died: {why}. It is not replaced: workers.replacements is used up")
             return
         self._replaced += 1
-        self._tell(f"{actor.where} died: {why}. It is replaced, and what it was at is done again")
+        self.tell(f"{actor.where} died: {why}. It is replaced, and what it was at is done again")
         self._hire()
+
+    @staticmethod
+    def end(actor: Actor) -> None:
+        """End a process that may not listen: Ray asks an actor to end itself."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        pid, node = actor.facts["pid"], actor.facts["node_id"]
+        if node == ray.get_runtime_context().get_node_id():
+            end_process(pid)
+            return
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        ray.remote(end_process).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(pid)
 
     @staticmethod
     def _dismiss(actor: Actor) -> None:
@@ -263,9 +305,19 @@ class Crew:
         )
 
 
+def end_process(pid: int) -> None:
+    """As the kernel does when memory is short: a process that is stopped, or hangs, ends by nothing less."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
 def reason(error: Exception) -> str:
     """Why an actor died, in Ray's words without its advice."""
     said = " ".join(str(error).split())
+    if isinstance(error, WorkersError):
+        return said
     for mark in ("Worker exit detail: ", "The actor is dead because "):
         if mark in said:
             said = said.split(mark)[1]

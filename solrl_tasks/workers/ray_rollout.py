@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from solrl_tasks.workers.jobs import Work
+from solrl_tasks.workers.jobs import RolloutJob, Work
 from solrl_tasks.workers.pipeline import Results
 from solrl_tasks.workers.ray_cluster import TICK, fetched
 from solrl_tasks.workers.ray_crew import Actor, Crew
+from solrl_tasks.workers.ray_limits import Stopwatch, described, kind_of
 from solrl_tasks.workers.transport import pack_work, unpack_result
 
 CLOSING_SECONDS: Final = 5.0
@@ -63,20 +64,24 @@ class Spread:
 
     Attributes:
         number: of the rollout, new for each.
+        asked: the job.
         job: a reference to it, its policy left out.
         digest, lora: of the policy, and a reference to it; None for the base.
         flight: who is at which block, by the reference to its result.
         opened: who was given any.
+        watches: since when each that has any is at the first of its blocks, by its name.
     """
 
     crew: Crew
     number: int
+    asked: RolloutJob
     job: Any
     digest: str
     lora: Any
     waiting: Waiting
     flight: dict[Any, tuple[Actor, int]] = field(default_factory=dict)
     opened: dict[str, Actor] = field(default_factory=dict)
+    watches: dict[str, Stopwatch] = field(default_factory=dict)
 
     def results(self) -> Results:
         """See ``Worker.rollout``."""
@@ -98,10 +103,13 @@ class Spread:
                         continue
                     except Exception as error:
                         self._stop(error)
+                        self._turn(actor)
                         continue
+                    self._learn(actor, number)
                     # Before the result is looked at: its actor is idle.
                     self._deal()
                     yield unpack_result(packed, self.waiting.works.pop(number), actor.name)
+                self._watch()
                 self._deal()
         finally:
             self._close()
@@ -128,6 +136,7 @@ class Spread:
         number = self.waiting.take()
         work, latents = pack_work(self.waiting.works[number], number)
         self.opened[actor.name] = actor
+        self.watches.setdefault(actor.name, Stopwatch())
         ref = actor.handle.block.remote(self.number, self.job, self.digest, self.lora, work, latents)
         self.flight[ref] = actor, number
 
@@ -135,7 +144,35 @@ class Spread:
         theirs = [ref for ref, (holder, _) in self.flight.items() if holder is actor]
         self.waiting.give_back([number, *(self.flight.pop(ref)[1] for ref in theirs)])
         self.opened.pop(actor.name, None)
+        self.watches.pop(actor.name, None)
         self.crew.died(actor, error)
+
+    def _learn(self, actor: Actor, number: int) -> None:
+        kind = kind_of(self.asked, self.waiting.works[number])
+        # The first of an actor is no measure of the next.
+        if kind in actor.done:
+            self.crew.limits.learn(kind, self.watches[actor.name].elapsed)
+        actor.done.add(kind)
+        self._turn(actor)
+
+    def _turn(self, actor: Actor) -> None:
+        """An actor has done one of its blocks, and is at the next if it has one."""
+        del self.watches[actor.name]
+        if any(holder is actor for holder, _ in self.flight.values()):
+            self.watches[actor.name] = Stopwatch()
+
+    def _watch(self) -> None:
+        """Give up actors that are at a block for longer than they may be. What has arrived is seen to before."""
+        first: dict[str, tuple[Any, Actor, int]] = {}
+        for ref, (actor, number) in self.flight.items():
+            first.setdefault(actor.name, (ref, actor, number))
+        for name, (ref, actor, number) in first.items():
+            work, watch = self.waiting.works[number], self.watches[name]
+            kind = kind_of(self.asked, work)
+            limit = self.crew.limits.of(kind, kind not in actor.done)
+            if limit is not None and watch.look() > limit:
+                del self.flight[ref]
+                self._lost(actor, number, self.crew.hung(actor, described(work), watch, limit))
 
     def _stop(self, error: Exception) -> None:
         """Blocks that are begun are finished; the first error is raised after them."""

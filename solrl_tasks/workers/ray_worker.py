@@ -135,7 +135,7 @@ class RayWorker:
         digest, lora = self._send(job.lora)
         number = self._open = next(self._numbers)
         bare = ray.put(replace(job, lora=None))
-        spread = Spread(self.crew, number, bare, digest, lora, Waiting(blocks))
+        spread = Spread(self.crew, number, job, bare, digest, lora, Waiting(blocks))
         try:
             yield from spread.results()
         finally:
@@ -165,7 +165,7 @@ class RayWorker:
         """See ``Worker.train``: by all actors together; from the beginning where one of them dies over it."""
         import ray
 
-        return train_together(self.crew, ray.put(pack_job(job)), ray.put(pack_state(policy)))
+        return train_together(self.crew, len(job.candidates), ray.put(pack_job(job)), ray.put(pack_state(policy)))
 
     def _send(self, lora: LoraState | None) -> tuple[str, Any]:
         """A policy in the object store, put there once however often it is used."""

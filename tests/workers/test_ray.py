@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -204,10 +205,53 @@ def test_a_run_whose_actors_die_ends_as_one_of_a_single_device(reference, tmp_pa
     assert run_contents(tmp_path / "store", "run") == expected
 
 
+def stop(crew, actor, seconds):
+    """Alive, and does nothing: as one whose driver does not come back."""
+    crew.limits.stall = seconds
+    os.kill(actor.facts["pid"], signal.SIGSTOP)
+
+
+def test_work_of_an_actor_that_hangs_is_done_by_others(
+    device, micro_model, rollout_job, train_job, moved_policy, monkeypatch
+):
+    checked, told, given = Checked(device, rollout_job, train_job, moved_policy), [], []
+    give = Spread._give
+    monkeypatch.setattr(Spread, "_give", lambda spread, actor: (given.append(actor.name), give(spread, actor)))
+
+    def tell(said):
+        told.append(said)
+        # Who comes has to load, which takes longer than a test should wait for one that hangs.
+        crew.limits.stall = "auto"
+
+    spec = WorkersSpec(kind="ray", actors=2, cpus=0.5, replacements=2)
+    with hired(spec, ModelSpec(source=str(micro_model), resolution=32), None, tell) as worker:
+        crew = worker.crew
+        checked.rollout(worker)
+        checked.train(worker)
+        assert told == []
+
+        given.clear()
+        stopped = crew.actors[1]
+        checked.rollout(worker, lambda done: stop(crew, stopped, 5.0) if done == 2 else None)
+        assert len(given) <= len(checked.works) + 2
+        (said,) = told
+        assert (
+            said.startswith(stopped.where) and "a block (prompt" in said and "the limit is 5 s (workers.stall" in said
+        )
+        assert "It is replaced" in said and not psutil.pid_exists(stopped.facts["pid"])
+
+        checked.train(worker)
+        told.clear()
+        stopped = crew.actors[0]
+        stop(crew, stopped, 4.0)
+        assert len(checked.train(worker).actors) == 2
+        (said,) = told
+        assert said.startswith(stopped.where) and "update was not finished" in said and "workers.stall" in said
+        assert not psutil.pid_exists(stopped.facts["pid"])
+
+
 @pytest.mark.parametrize("what", ["raylet/raylet", "gcs_server"])
 def test_a_lost_cluster_is_an_error_that_says_so_and_the_run_goes_on_inline(reference, tmp_path, monkeypatch, what):
-    import psutil
-
     recipe, expected = reference
 
     def lose():
@@ -244,8 +288,6 @@ if __name__ == "__main__":
 
 
 def test_what_a_killed_run_had_started_ends_with_it():
-    import psutil
-
     with subprocess.Popen([sys.executable, "-c", FLOW], stdout=subprocess.PIPE, text=True) as flow:
         actor = psutil.Process(int(flow.stdout.readline()))
         # Ray's agents, which compute nothing, take a minute or two to notice.
