@@ -1,5 +1,7 @@
 """JSON over HTTP to a scorer: what may be asked, how long one waits, what is tried again, and what is not."""
 
+import asyncio
+import concurrent.futures
 import contextlib
 import ipaddress
 import json
@@ -8,7 +10,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -90,7 +92,7 @@ class Endpoint:
 
     def __init__(self, options: EndpointOptions, name: str) -> None:
         self.options, self.name = options, name
-        self._client: httpx.Client | None = None
+        self._line: _Line | None = None
         self._lock = threading.Lock()
         # Its own source of chance: jitter must not touch that of anything which is to be repeatable.
         self._chance = random.Random()
@@ -98,9 +100,9 @@ class Endpoint:
     def close(self) -> None:
         """Close the connections; the next request opens others."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
     def ask(self, path: str, body: JsonValue, read: Callable[[Any], T]) -> T:
         """Send JSON (or GET, if there is none) and read the JSON that comes back.
@@ -159,51 +161,53 @@ class Endpoint:
 
     def _exchange(self, path: str, body: JsonValue) -> tuple[int, httpx.Headers, bytes]:
         """Status, headers and content, all within the time limit."""
-        limit = self.options.timeout
-        deadline = time.monotonic() + limit
         content = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json", **_authorisation(self.options.token_env, self.name)}
         if content is not None:
             headers["Content-Type"] = "application/json"
-        received = bytearray()
-        with self._faults_of_transport(limit):
-            method = "GET" if content is None else "POST"
-            client = self._connected()
-            request = client.build_request(
-                method, self.options.url.rstrip("/") + path, content=content, headers=headers, timeout=limit
-            )
-            answer = client.send(request, stream=True)
-            try:
-                for piece in answer.iter_bytes():
-                    received += piece
-                    if len(received) > LARGEST_ANSWER:
-                        raise RewardError(f"reward {self.name!r}: {self.options.url}{path} answers without end")
-                    # The limit of httpx is on each wait, which a server that drips never reaches.
-                    if time.monotonic() > deadline:
-                        raise _Fault(f"no whole answer within {limit:g} s")
-            finally:
-                answer.close()
+        request = httpx.Request(
+            "GET" if content is None else "POST", self.options.url.rstrip("/") + path, content=content, headers=headers
+        )
+        with self._faults_of_transport():
+            return self._connected().run(lambda client: self._sent(client, request))
+
+    async def _sent(self, client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, httpx.Headers, bytes]:
+        limit, begun, received = self.options.timeout, False, bytearray()
+        try:
+            # One limit for all of it: httpx has one for each wait, which a server that drips never reaches.
+            async with asyncio.timeout(limit):
+                answer = await client.send(request, stream=True)
+                begun = True
+                try:
+                    async for piece in answer.aiter_bytes():
+                        received += piece
+                        if len(received) > LARGEST_ANSWER:
+                            raise RewardError(f"reward {self.name!r}: {request.url} answers without end")
+                finally:
+                    await answer.aclose()
+        except TimeoutError as error:
+            raise _Fault(f"no {'whole ' if begun else ''}answer within {limit:g} s") from error
         return answer.status_code, answer.headers, bytes(received)
 
     @contextlib.contextmanager
-    def _faults_of_transport(self, limit: float) -> Iterator[None]:
+    def _faults_of_transport(self) -> Iterator[None]:
         try:
             yield
-        except httpx.TimeoutException as error:
-            raise _Fault(f"no answer within {limit:g} s ({type(error).__name__})") from error
+        except concurrent.futures.CancelledError as error:
+            raise _Fault("the connection was closed here") from error
         except httpx.TransportError as error:
             raise _Fault(f"{type(error).__name__}: {self.repeated(str(error))}") from error
         except httpx.DecodingError as error:
             raise _Fault(f"its answer cannot be decoded: {self.repeated(str(error))}") from error
 
-    def _connected(self) -> httpx.Client:
+    def _connected(self) -> "_Line":
         with self._lock:
-            if self._client is None:
+            if self._line is None:
                 # A proxy of the environment has no business between two processes of one machine.
                 loopback = is_loopback(urlsplit(self.options.url).hostname or "")
-                self._client = httpx.Client(trust_env=not loopback, follow_redirects=False)
-                weakref.finalize(self, self._client.close)
-            return self._client
+                self._line = _Line(trust_env=not loopback)
+                weakref.finalize(self, self._line.close)
+            return self._line
 
     def _refused(self, path: str, status: int, headers: httpx.Headers, content: bytes) -> None:
         reason, final = _reason(content)
@@ -218,6 +222,57 @@ class Endpoint:
             413: "; lower the option batch",
         }.get(status, "")
         raise RewardError(f"reward {self.name!r}: {self.options.url}{path} refused the request: {text}{hint}")
+
+
+class _Line:
+    """Connections, and the thread that exchanges run in: asynchronous ones can be ended at a time, wherever they are.
+
+    Args:
+        trust_env: whether proxies of the environment are used.
+    """
+
+    def __init__(self, trust_env: bool) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = httpx.AsyncClient(trust_env=trust_env, follow_redirects=False, timeout=None)
+        self._thread = threading.Thread(target=self._turn, name="endpoint", daemon=True)
+        self._thread.start()
+
+    def run(self, exchange: Callable[[httpx.AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """What an exchange comes to.
+
+        Raises:
+            concurrent.futures.CancelledError: the line is closed, or was meanwhile.
+        """
+        if self._loop.is_closed():
+            raise concurrent.futures.CancelledError
+        future = asyncio.run_coroutine_threadsafe(exchange(self._client), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C leaves nothing under way.
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End what is under way and close the connections; nothing is done the second time."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        # The collector of garbage may come along in that very thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _turn(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(self._client.aclose())
+        finally:
+            loop.close()
 
 
 def is_loopback(host: str) -> bool:

@@ -1,5 +1,9 @@
 import random
+import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import pytest
 from pydantic import ValidationError
@@ -87,6 +91,64 @@ def test_a_dripping_server_does_not_get_around_the_limit():
         pytest.raises(UnavailableError, match=r"no whole answer within 0\.3 s"),
     ):
         ask(server.url, timeout=0.3, retries=0)
+
+
+@pytest.mark.parametrize("drop", [b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", b"x"])
+def test_nor_does_one_that_drips_headers(drop):
+    """Every byte that comes would begin a new wait."""
+    with dripping(b"" if drop.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\n", drop) as url:
+        started = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"failed 2 times, at last: no answer within 0\.3 s"):
+            ask(url, timeout=0.3, retries=1)
+        assert time.monotonic() - started < 3
+
+
+@contextmanager
+def dripping(first, drop):
+    """A server that never comes to the end of its headers."""
+    ended = threading.Event()
+
+    def serve(connection):
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            # One byte at a time; a first line that is not finished is as good as a header.
+            connection.sendall(first)
+            while not ended.is_set():
+                for byte in drop.rstrip(b"\r\n") if not first else drop:
+                    connection.sendall(bytes([byte]))
+                    ended.wait(0.05)
+
+    def accept():
+        while not ended.is_set():
+            with suppress(OSError):
+                threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        ended.set()
+
+
+def test_closing_ends_what_waits_and_the_next_request_connects_again():
+    with Scripted(Say(FINE.body, wait=30), FINE).running() as server:
+        endpoint = Endpoint(EndpointOptions(url=server.url, retries=1, backoff=0.01, timeout=20), "far")
+        threading.Timer(0.3, endpoint.close).start()
+        started = time.monotonic()
+        assert endpoint.ask("/x", None, lambda found: found["value"]) == 3
+        assert time.monotonic() - started < 5
+        endpoint.close()
+        endpoint.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "endpoint" and thread.is_alive()]
+
+
+def test_requests_of_several_threads_are_under_way_together():
+    with Scripted(Say(FINE.body, wait=0.5)).running() as server:
+        endpoint = Endpoint(EndpointOptions(url=server.url, retries=0, timeout=10), "far")
+        started = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: endpoint.ask("/x", None, lambda found: found["value"]), range(8)))
+        assert (found, time.monotonic() - started < 3) == ([3] * 8, True)
+        endpoint.close()
 
 
 def test_nobody_listening():
