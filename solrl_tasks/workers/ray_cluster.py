@@ -20,6 +20,8 @@ TICK: Final = 1.0
 GRACE: Final = 20.0
 """Seconds for which a cluster's control service may be out of reach before the cluster counts as lost."""
 _PROBE: Final = 2.0
+_SPREADS: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Whether a cluster may have other machines; where it may not, Ray's processes listen on the loopback alone."""
 _INLINE: Final = "set workers.kind to inline"
 _TOKEN: Final = secrets.token_hex(32)
 """Of every cluster that this process starts: Ray reads a token once."""
@@ -130,7 +132,7 @@ def connected(spec: WorkersSpec) -> Iterator[Cluster]:
         )
     with _environment(_settings(address is None)), _own_handlers():
         ray = _ray()
-        with _outside(ray):
+        with _outside(ray), _on_loopback(ray, address is None):
             context = _join(ray, address, spec)
         try:
             yield Cluster(str(context.address_info["gcs_address"]), address is None)
@@ -177,7 +179,7 @@ def _settings(local: bool) -> dict[str, str]:
     if local:
         # A cluster of one's own asks everyone for a token: who else is on this machine or its network is kept out.
         # Its processes are what the machine is there for, which Ray would give the lowest priority.
-        settings |= {"RAY_AUTH_TOKEN": _TOKEN, "RAY_worker_niceness": "0"}
+        settings |= {"RAY_AUTH_TOKEN": _TOKEN, "RAY_worker_niceness": "0", _SPREADS: "0"}
     return settings
 
 
@@ -220,6 +222,18 @@ def _outside(ray: Any) -> Iterator[None]:
     finally:
         if main:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _on_loopback(ray: Any, local: bool) -> Iterator[None]:
+    """While Ray starts: it reads ``_SPREADS`` once, when it is imported, and this process may want either."""
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = not local
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _hear_nothing(*_: Any) -> None:
