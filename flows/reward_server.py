@@ -1,22 +1,27 @@
 """A reward behind HTTP, for ``remote``: the reference server of the protocol in ``solrl_tasks.rewards.protocol``."""
 
 import asyncio
+import contextlib
 import hmac
 import json
 import socket
 import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flows.errors import UserError
 from solrl_tasks.rewards.base import Images, NamedReward, RewardError, presentable
@@ -33,6 +38,10 @@ from solrl_tasks.rewards.protocol import (
 from solrl_tasks.rewards.scoring import Scores, score
 
 RETRY_SECONDS: Final = "1"
+ENDING_SECONDS: Final = 3
+"""Which requests are given to come to an end when the server is told to."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,9 +68,12 @@ class RewardApp:
         reward: set up; it is called by one thread at a time.
         token: that clients must bring; None lets everyone in, which is for loopback only.
         limits: of requests.
+        hosts: names under which the server is asked for besides those of loopback; None lets every name in.
     """
 
-    def __init__(self, reward: NamedReward, token: str | None, limits: Limits) -> None:
+    def __init__(
+        self, reward: NamedReward, token: str | None, limits: Limits, hosts: Collection[str] | None = ()
+    ) -> None:
         self.reward, self.limits = reward, limits
         self._token = None if token is None else token.encode()
         self._scoring = threading.Lock()
@@ -73,6 +85,7 @@ class RewardApp:
                 Route(SCORE_PATH, self.score, methods=["POST"]),
             ],
             exception_handlers={HTTPException: _refuse},
+            middleware=[] if hosts is None else [Middleware(_KnownHosts, hosts=frozenset(map(str.lower, hosts)))],
         )
 
     async def health(self, _: Request) -> Response:
@@ -91,7 +104,7 @@ class RewardApp:
             raise HTTPException(503, "too many requests at a time: come again", {"Retry-After": RETRY_SECONDS})
         try:
             body = await self._body(request)
-            scores = await run_in_threadpool(lambda: self._scored(self._parsed(body)))
+            scores = await _in_thread(lambda: self._scored(self._parsed(body)))
         except RewardError as error:
             return JSONResponse({"error": str(error), "retry": False}, 500)
         finally:
@@ -161,8 +174,58 @@ class RewardApp:
             return score(self.reward, _images(asked), asked.prompts, asked.metadata)
 
 
-def serve(reward: NamedReward, host: str, port: int, token: str | None, limits: Limits) -> None:
-    """Serve a reward until the process is told to stop.
+class _KnownHosts:
+    """Refuses requests under other names: a page of any site may let its own name lead to this machine's loopback
+    address, and a browser then lets it read the answers."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self.app, self.hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        if scope["type"] == "http":
+            name = _host_name(Headers(scope=scope).get("host", ""))
+            if not is_loopback(name) and name not in self.hosts:
+                why = f"this server does not answer under the name {presentable(name)!r}: start it with --allow-host"
+                app = JSONResponse({"error": why}, 421)
+        await app(scope, receive, send)
+
+
+def _host_name(header: str) -> str:
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """What work comes to, in a thread that the end of the process does not wait for."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(answer: T | None, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_exception(error) if error is not None else done.set_result(answer)  # type: ignore[arg-type]
+
+    def run() -> None:
+        answer, error = None, None
+        try:
+            answer = work()
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(settle, answer, error)
+
+    threading.Thread(target=run, name="scoring", daemon=True).start()
+    return await done
+
+
+def serve(
+    reward: NamedReward, host: str, port: int, token: str | None, limits: Limits, hosts: Collection[str] = ()
+) -> None:
+    """Serve a reward until the process is told to stop; what is being scored then is given a few seconds.
+
+    Where it listens on loopback, or other ``hosts`` are named, it answers under those names alone.
 
     Raises:
         UserError: the address is open to others and there is no token, or it cannot be had.
@@ -173,9 +236,15 @@ def serve(reward: NamedReward, host: str, port: int, token: str | None, limits: 
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise UserError(f"{host}:{port} cannot be listened on: {error}: name another with --host or --port") from error
-    app = RewardApp(reward, token, limits).app
+    app = RewardApp(reward, token, limits, hosts if hosts or is_loopback(host) else None).app
     # No access log: requests are many, and what is in their headers is nobody's business.
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=ENDING_SECONDS,
+    )
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
 

@@ -35,6 +35,10 @@ def serve(
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda or cuda:N.  [default: cuda where there is one]")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="Also answer under this name; on loopback only its own names are known."),
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Most images of one request.")] = 64,
     max_mb: Annotated[int, typer.Option("--max-mb", min=1, help="Most MiB of one request.")] = 256,
 ) -> None:
@@ -52,7 +56,7 @@ def serve(
         recipe["token_env"] = token_env
     say(f"Serving {reward.name}, version {reward.version}, at {recipe['url']}. In a recipe:")
     say(f"  - {{name: remote, options: {json.dumps(recipe)}}}")
-    serve(reward, host, port, token, Limits(batch=batch, body=max_mb * MEBIBYTE))
+    serve(reward, host, port, token, Limits(batch=batch, body=max_mb * MEBIBYTE), tuple(allow_host or ()))
 
 
 def _token(variable: str | None) -> str | None:

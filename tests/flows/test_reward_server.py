@@ -1,15 +1,21 @@
 import base64
+import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import uvicorn
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from flows.cli import app as cli
@@ -267,10 +273,13 @@ def test_the_command_serves_and_says_how_to_use_it(monkeypatch):
         "2",
         "--device",
         "cpu",
+        "--allow-host",
+        "scorer.example",
     ]
     result = CliRunner().invoke(cli, ["reward", "serve", *words])
     assert result.exit_code == 0
-    reward, host, port, token, limits = started[0]
+    reward, host, port, token, limits, hosts = started[0]
+    assert hosts == ("scorer.example",)
     assert (reward.name, host, port, token) == ("colourfulness", "127.0.0.1", 8711, TOKEN)
     assert limits == Limits(batch=5, body=2 * 2**20)
     assert TOKEN not in result.output
@@ -295,7 +304,8 @@ def test_clients_that_never_end_their_requests_do_not_keep_others_out():
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as stuck:
             stuck.sendall(
-                b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+                b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
             )
             assert b"408" in stuck.recv(100)
             assert httpx.post(f"{url}/v1/score", json=message()).status_code == 200
@@ -305,3 +315,69 @@ def test_what_is_asked_for_is_not_repeated_at_length():
     with served() as url:
         for body in (message(reward="x" * 10**6), message(version="x" * 10**6), message(protocol="x" * 10**6)):
             assert len(httpx.post(f"{url}/v1/score", json=body).content) < 1000
+
+
+def test_a_page_that_leads_its_own_name_here_is_not_answered():
+    with served() as url:
+        for name, status in (("evil.example", 421), ("localhost.evil.example", 421), ("", 421), ("[::1", 421)):
+            for path in ("/health", "/v1/reward"):
+                assert httpx.get(url + path, headers={"Host": name}).status_code == status, name
+        for name in ("localhost", "LOCALHOST:8710", "127.0.0.1:1", "[::1]:8710"):
+            assert httpx.get(f"{url}/health", headers={"Host": name}).status_code == 200, name
+        assert "--allow-host" in httpx.get(url, headers={"Host": "evil.example:80"}).json()["error"]
+
+
+def test_other_names_may_be_allowed():
+    app = RewardApp(_here(), None, Limits(), ("Scorer.Example",)).app
+    with TestClient(app, base_url="http://scorer.example:8710") as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/health", headers={"Host": "other.example"}).status_code == 421
+    with TestClient(RewardApp(_here(), TOKEN, Limits(), None).app, base_url="http://any.example") as client:
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_within_seconds_while_it_scores(tmp_path, number):
+    (tmp_path / "slow.py").write_text(
+        "import time\ndef slow(images, prompts, metadata):\n    print('scoring', flush=True)\n    time.sleep(60)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        Path(sys.executable).parent / "solrl",
+        "reward",
+        "serve",
+        "slow:slow",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+    ]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "- {name" not in process.stdout.readline():
+            assert process.poll() is None
+        body = message(reward="slow:slow")
+        threading.Thread(target=post_until_closed, args=(f"http://127.0.0.1:{port}/v1/score", body)).start()
+        while "scoring" not in process.stdout.readline():
+            assert process.poll() is None
+        began = time.monotonic()
+        process.send_signal(number)
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
+    assert time.monotonic() - began < 8
+
+
+def post_until_closed(url, body):
+    for _ in range(100):
+        try:
+            httpx.post(url, json=body, timeout=60)
+        except httpx.ConnectError:
+            time.sleep(0.1)
+        except httpx.HTTPError:
+            return
+        else:
+            return
