@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from solrl_tasks.rewards.base import RewardError
-from solrl_tasks.rewards.weights import CONFIG, weight_files
+from solrl_tasks.rewards.weights import CONFIG, require_unchanged, weight_files
 from solrl_tasks.store.keys import sha256_hex
 
 Build = Callable[[dict[str, Any]], nn.Module]
@@ -60,7 +60,8 @@ def load_module(build: Build, folder: Path, device: torch.device, unused: Iterab
         unused: patterns of tensors that the folder may hold beyond the module's.
 
     Raises:
-        RewardError: tensors are missing, unknown or of another shape; the message names them.
+        RewardError: tensors are missing, unknown or of another shape; the message names them. Or the files have
+            changed since the reward's version was taken from them.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -72,6 +73,7 @@ def load_module(build: Build, folder: Path, device: torch.device, unused: Iterab
             tensors |= load_file(path, device=str(device))
         except (SafetensorError, OSError) as error:
             raise RewardError(f"{path} cannot be read: {error}: copy it again") from error
+    require_unchanged(folder)
     ignored = [re.compile(pattern) for pattern in (*unused, _POSITIONS.pattern)]
     tensors = {name: tensor for name, tensor in tensors.items() if not any(p.fullmatch(name) for p in ignored)}
     problems = differences(module, tensors) or _no_numbers(tensors)

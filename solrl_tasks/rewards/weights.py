@@ -87,7 +87,30 @@ def identify(place: Place, pinned: Hub | None) -> JsonValue:
         return {"hub": place.hub_id, "revision": place.revision}
     if isinstance(place, Random):
         return {"random": place.architecture, "scheme": "normal-v1"}
-    return {"files": _content_digest(place.path)}
+    found = _content_digest(place.path)
+    _identified.setdefault(place.path.resolve(), set()).add(found)
+    return {"files": found}
+
+
+_identified: Final[dict[Path, set[str]]] = {}
+"""What versions of rewards in this process say of folders."""
+
+
+def require_unchanged(folder: Path) -> None:
+    """Refuse what was just loaded from a folder whose files are not those that a version was taken from.
+
+    Called after loading, so that no change in between is missed. Files that look untouched are not read again.
+
+    Raises:
+        RewardError: they have changed since.
+    """
+    known = _identified.get(folder.resolve())
+    if known is not None and known != {_content_digest(folder)}:
+        raise RewardError(
+            f"the files in {folder} have changed since this process took the version of a reward from them, and scores "
+            "would count as those of the old ones: put the old files back, or start the command again (a run that "
+            "began with the old files needs them, or another run id)"
+        )
 
 
 def fetch(place: Hub | Folder, patterns: Iterable[str], what: str) -> Path:

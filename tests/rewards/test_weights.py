@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from solrl_tasks import rewards
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.rewards.base import RewardError
+from solrl_tasks.rewards.loading import load_module
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.rewards.weights import Folder, Hub, Random, fetch_tokenizer, fetch_weights, find_place, identify
 
@@ -143,3 +144,24 @@ def test_what_is_published_on_the_hub_is_pinned_to_a_commit():
         found |= {value.hub_id: value.revision for value in names.values() if isinstance(value, Hub)}
     assert len(found) == 4
     assert all(re.fullmatch("[0-9a-f]{40}", str(revision)) for revision in found.values()), found
+
+
+def test_files_that_change_between_version_and_loading_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"weight": torch.ones(1, 2)}, tmp_path / "model.safetensors")
+
+    def load():
+        return load_module(lambda _: torch.nn.Linear(2, 1, bias=False), tmp_path, torch.device("cpu"))
+
+    load()
+    identify(Folder(tmp_path), None)
+    assert load().weight.tolist() == [[1.0, 1.0]]
+    (tmp_path / "README.md").write_text("nothing that is loaded")
+    load()
+    save_file({"weight": torch.zeros(1, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(RewardError, match=r"have changed since .* put the old files back, or start the command again"):
+        load()
+    # Another version of the same folder does not make those right that were told of before.
+    identify(Folder(tmp_path), None)
+    with pytest.raises(RewardError, match="have changed since"):
+        load()
