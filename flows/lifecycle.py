@@ -22,7 +22,7 @@ import psutil
 
 from flows import servers
 from flows.errors import UserError
-from flows.processes import find_alive, runtime_folder, signal_group, signals_ignored
+from flows.processes import find_alive, free_port, runtime_folder, signal_group, signals_ignored
 from flows.servers import ServerSpec, foreign_message, probe
 from flows.settings import Settings
 from solrl_tasks.store.errors import LockedError
@@ -73,8 +73,12 @@ class Running:
 
 
 @contextlib.contextmanager
-def running_servers(settings: Settings, report: Report) -> Iterator[list[Running]]:
+def running_servers(settings: Settings, report: Report, own: bool = False) -> Iterator[list[Running]]:
     """Both servers answering within the block; what nobody else uses after it is stopped.
+
+    Args:
+        report: is told what happens.
+        own: refuse servers that were started for another home, unless their addresses were chosen.
 
     Raises:
         UserError: a server cannot be had; the message says why and what to do. Nothing is left behind.
@@ -84,6 +88,8 @@ def running_servers(settings: Settings, report: Report) -> Iterator[list[Running
         # Two commands that start at the same moment share the servers rather than fight for a port.
         with FileLock(runtime_folder() / "starting.lock", "starting the servers").hold(wait=True):
             for spec in (servers.prefect_server(settings), servers.mlflow_server(settings)):
+                if own:
+                    _require_own(spec, settings)
                 _join(spec, settings, used, report)
             _await(used, report)
         yield used
@@ -115,6 +121,20 @@ def _join(spec: ServerSpec, settings: Settings, used: list[Running], report: Rep
         )
     else:
         _start(server, settings)
+
+
+def _require_own(spec: ServerSpec, settings: Settings) -> None:
+    process, home = _read_note(spec) if spec.address.is_local else (None, "")
+    if process is None or home == str(settings.home) or spec.address.origin != "default":
+        return
+    prefect = free_port(settings.prefect.port) or "N"
+    mlflow = free_port(settings.mlflow.port) or "M"
+    raise UserError(
+        f"{spec.name}: the server at {spec.address.url} was started for the home {home}, where what it shows is kept, "
+        f"and not for {settings.home}. Choose ports for this one with --prefect-port {prefect} --mlflow-port {mlflow} "
+        f"(or SOLRL_PREFECT_PORT={prefect} SOLRL_MLFLOW_PORT={mlflow}); to share that server all the same, name its "
+        f"port with {spec.port_option} {spec.address.port}"
+    )
 
 
 def _whose(server: Running, home: str, settings: Settings) -> str:

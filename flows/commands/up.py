@@ -27,7 +27,7 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
             f"Prefect: your profile {profile[0]!r} names {profile[1]}, which is not used here. "
             f"To use that server: PREFECT_API_URL={profile[1]} solrl up"
         )
-    with suppress(KeyboardInterrupt), running_servers(settings, say) as used, watched(used) as ended:
+    with suppress(KeyboardInterrupt), running_servers(settings, say, own=True) as used, watched(used) as ended:
         from flows.deployments import serve_deployments
         from flows.recovery import close_all_dead
 

@@ -121,6 +121,27 @@ def test_servers_of_another_home_are_named_as_such(settings: Settings, fakes: No
     assert any(f"for the home {settings.home}, which keeps what it shows" in line for line in told)
 
 
+def test_servers_of_another_home_are_not_taken_for_its_own(
+    settings: Settings, fakes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Both at the default ports: runs of the second would be served by the first, or by either."""
+    ports = settings.prefect.port, settings.mlflow.port
+    monkeypatch.setattr("flows.settings.PREFECT_PORT", ports[0])
+    monkeypatch.setattr("flows.settings.MLFLOW_PORT", ports[1])
+    first, second = (Settings.read(tmp_path / name, environ={}) for name in ("first", "second"))
+    told: list[str] = []
+    with running_servers(first, told.append, own=True):
+        with pytest.raises(UserError) as refused, running_servers(second, told.append, own=True):
+            pass
+        assert f"was started for the home {first.home}" in str(refused.value)
+        assert "--prefect-port" in str(refused.value) and "--mlflow-port" in str(refused.value)
+        assert not (second.home / "mlflow").exists()
+        chosen = Settings.read(tmp_path / "second", *ports, environ={})
+        with running_servers(chosen, told.append, own=True), running_servers(first, told.append, own=True):
+            pass
+    assert not any(map(port_taken, ports))
+
+
 def test_an_error_inside_stops_the_servers_too(settings: Settings, fakes: None):
     with pytest.raises(KeyboardInterrupt), running_servers(settings, lambda _: None) as started:
         raise KeyboardInterrupt
