@@ -108,10 +108,9 @@ def execute(
         An outcome for each run, in their order.
 
     Raises:
-        ValueError: ``parallel`` is below 1.
+        ValueError: ``parallel`` is below 1, or above 1 for runs whose workers are actors.
     """
-    if parallel < 1:
-        raise ValueError(f"parallel is {parallel}, but at least 1 process is needed")
+    _check_parallel(parallel, runs)
     store, watcher = Store.open(root, create=True), watcher or SilentWatcher()
     deadline = float("inf") if seconds is None else time.time() + seconds
     outcomes: dict[str, Outcome] = {}
@@ -134,6 +133,18 @@ def execute(
         watcher.ended(found)
         tick()
     return [outcomes[run.run_id] for run in runs]
+
+
+def _check_parallel(parallel: int, runs: Sequence[ArmRun]) -> None:
+    if parallel < 1:
+        raise ValueError(f"parallel is {parallel}, but at least 1 process is needed")
+    spread = next((run for run in runs if run.recipe.workers.kind != "inline"), None)
+    if parallel > 1 and spread is not None:
+        raise ValueError(
+            f"parallel is {parallel}, but workers.kind of {spread.run_id} is {spread.recipe.workers.kind}: its actors "
+            "take all devices, and runs beside each other would want the same ones. Set parallel to 1, so that the actors "
+            "do one run after the other, or workers.kind to inline, so that each process has a device"
+        )
 
 
 def count_steps(store: Store, runs: Iterable[ArmRun]) -> tuple[int, int]:

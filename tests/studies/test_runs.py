@@ -1,6 +1,7 @@
 """Runs of arms: done once, shared where they agree, resumable, and read back with their cost."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from solrl_tasks.bench.comparison.work import model_work
 from solrl_tasks.bench.peaks import nominal_rates
+from solrl_tasks.config.recipe import WorkersSpec
 from solrl_tasks.engines.base import Availability
 from solrl_tasks.stages.iteration import run_all
 from solrl_tasks.stages.session import open_session
@@ -149,6 +151,16 @@ def test_time_ends_runs_between_iterations_and_the_same_call_goes_on(root, base,
     assert (rest.state, rest.step) == ("done", 2)
     with pytest.raises(ValueError, match="parallel is 0"):
         execute(root, [], parallel=0)
+
+
+def test_runs_of_actors_are_not_run_beside_each_other(root, base):
+    runs = [
+        replace(run, recipe=run.recipe.model_copy(update={"workers": WorkersSpec(kind="ray")}))
+        for run in runs_of(base, {"a": {}})
+    ]
+    with pytest.raises(ValueError, match=r"parallel is 2, but workers.kind of .* is ray.*Set parallel to 1"):
+        execute(root, runs, parallel=2)
+    assert not root.exists()
 
 
 def test_more_iterations_go_on_with_the_same_runs(root, base):
