@@ -142,8 +142,8 @@ def _check_parallel(parallel: int, runs: Sequence[ArmRun]) -> None:
     if parallel > 1 and spread is not None:
         raise ValueError(
             f"parallel is {parallel}, but workers.kind of {spread.run_id} is {spread.recipe.workers.kind}: its actors "
-            "take all devices, and runs beside each other would want the same ones. Set parallel to 1, so that the actors "
-            "do one run after the other, or workers.kind to inline, so that each process has a device"
+            "take all devices, and runs beside each other would want the same ones. Set parallel to 1, so that the "
+            "actors do one run after the other, or workers.kind to inline, so that each process has a device"
         )
 
 
