@@ -12,7 +12,7 @@ from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
-from solrl_tasks.reports.provenance import engine_kind
+from solrl_tasks.reports.provenance import engine_kind, joined
 from solrl_tasks.reports.stored import report_files
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
@@ -86,6 +86,20 @@ def first_record(store: Store, view: RunView) -> dict[str, Any]:
                 if record is not None:
                     return record
     return {}
+
+
+def run_environment(store: Store, view: RunView) -> dict[str, Any]:
+    """The environments that the run's pools were computed in, joined, the first ahead; empty where none is known."""
+    refs = (summary.refs.get(stage) for summary in read_summaries(view) for stage in ("evaluate_pool", "explore"))
+    keys = dict.fromkeys(ref.key for ref in refs if ref is not None and ref.kind == "pools")
+    return joined(record for key in keys for record in _records_of(store, key))
+
+
+def _records_of(store: Store, key: str) -> list[dict[str, Any] | None]:
+    try:
+        return list(Pool.load(store, key).records().values())
+    except StoreError:
+        return []
 
 
 def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from flows.errors import UserError, is_for_people
-from flows.publishing import first_record, read_summaries
+from flows.publishing import read_summaries, run_environment
 from flows.ranking import ranks_report
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.reports.evaluation import evaluation_page
@@ -19,6 +19,7 @@ from solrl_tasks.reports.training import RECIPE, training_page
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.store import atomic
 from solrl_tasks.store.object_path import Place
+from solrl_tasks.store.places import place_of
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, list_runs
 
@@ -66,6 +67,14 @@ def draw_report(store: Store, run_id: str) -> Drawn:
     raise UserError(f"run {run_id} has committed nothing yet, so there is nothing to report")
 
 
+def where_to_read(run_id: str, html: Place | str) -> str:
+    """The page as a person can open it: its file, or how to get it out of a bucket, which no browser reads."""
+    place = place_of(html) if isinstance(html, str) else html
+    if isinstance(place, Path):
+        return str(place)
+    return f"{place}, in a bucket: `solrl report {run_id} --out FOLDER` writes a copy that a browser opens"
+
+
 def draw_or_note(store: Store, run_id: str, note: Callable[[str], None]) -> Drawn | None:
     """As ``draw_report``, at the end of a run: what goes wrong is told through ``note``, and the run is finished."""
     try:
@@ -86,7 +95,7 @@ def run_record(store: Store, view: RunView) -> RunRecord:
     def folder(step: int) -> Path:
         return store.local_folder(view.iteration_dir(step))
 
-    return RunRecord(view.run_id, recipe, summaries, status, first_record(store, view), folder)
+    return RunRecord(view.run_id, recipe, summaries, status, run_environment(store, view), folder)
 
 
 def export_report(drawn: Drawn, folder: Path) -> Path:

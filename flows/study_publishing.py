@@ -48,8 +48,8 @@ def publish_study(
     except Exception as error:  # tracking is a view: what is computed stays
         reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
         note(
-            f"MLflow does not show study {run_id}: {reason}. Nothing is lost: its report is {html}, and the next "
-            f"publishing tries again, as does `solrl track rebuild {run_id}`"
+            f"MLflow does not show study {run_id}: {reason}. Nothing is lost: `solrl report {run_id}` shows its "
+            f"report, and the next publishing tries again, as does `solrl track rebuild {run_id}`"
         )
     show_report(run_id, page, html, shown, note)
 

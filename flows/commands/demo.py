@@ -134,6 +134,7 @@ def _show(settings: Settings, run_id: str) -> "list[Summary]":
 def _where_to_look(
     settings: Settings, summaries: "list[Summary]", result: dict[str, Any], flow_run_id: UUID | None, stopped: bool
 ) -> None:
+    from flows.report import where_to_read
     from solrl_tasks.store.places import place_of
 
     solrl, run_id = shown_command("solrl"), result["run_id"]
@@ -144,7 +145,8 @@ def _where_to_look(
         picture = settings.store_root / "runs" / run_id / "iterations" / f"{step:04d}" / name
         say(f"Picture      {_short(picture)}")
     if result["report"]:
-        say(f"Report       {_short(place_of(result['report']))}")
+        place = place_of(result["report"])
+        say(f"Report       {_short(place) if isinstance(place, Path) else where_to_read(run_id, place)}")
     say(f"All metrics  {solrl} runs show {run_id}")
     say(f"Adapter      {solrl} export {run_id} DIR")
     say(f"Prefect run  {settings.prefect.url.removesuffix('/api')}/runs/flow-run/{flow_run_id}")

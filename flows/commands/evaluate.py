@@ -35,9 +35,15 @@ def evaluate(
     prompts: Annotated[int | None, typer.Option(min=1, help="Held-out prompts.  [default: the run's]")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Images a prompt.  [default: the run's]")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Sampling steps.  [default: the run's]")] = None,
-    guidance: Annotated[float | None, typer.Option(min=0, help="For a guidance embedding.")] = None,
-    guidance_scale: Annotated[float | None, typer.Option(min=1, help="Classifier-free; 1 is none.")] = None,
-    heldout: Annotated[str | None, typer.Option(help="Other prompts: file, folder, or hf:OWNER/NAME.")] = None,
+    guidance: Annotated[
+        float | None, typer.Option(min=0, help="Told to models that take it as an input.  [default: the run's]")
+    ] = None,
+    guidance_scale: Annotated[
+        float | None, typer.Option(min=1, help="Of classifier-free guidance; 1 is none.  [default: the run's]")
+    ] = None,
+    heldout: Annotated[
+        str | None, typer.Option(help="Other prompts: file, folder, or hf:OWNER/NAME.  [default: the run's]")
+    ] = None,
     against: Annotated[str | None, typer.Option(help="Run to compare with.  [default: the untrained model]")] = None,
     against_iteration: At = None,
     against_role: Annotated[Role, typer.Option(help="Which of its adapters.")] = Role.ema,
@@ -88,6 +94,7 @@ def evaluate(
 
 
 def _print(evaluated: "Evaluated") -> None:
+    from flows.report import where_to_read
     from solrl_tasks.tracking.evaluation import columns, evaluation_lines, evaluation_rows
 
     summary = evaluated.summary
@@ -104,4 +111,4 @@ def _print(evaluated: "Evaluated") -> None:
         say(line)
     say(f"Kept as run {evaluated.run_id}" + (f", in MLflow at {evaluated.url}" if evaluated.url else ""))
     if evaluated.report:
-        say(f"Report {evaluated.report}")
+        say(f"Report {where_to_read(evaluated.run_id, evaluated.report)}")

@@ -18,9 +18,11 @@ def report(
     home: Home = None,
 ) -> None:
     """Make the report of a run again from the store: one HTML file, and Markdown."""
-    from flows.report import draw_report, export_report
+    from flows.report import draw_report, export_report, where_to_read
 
     drawn = draw_report(open_store(home), run)
+    if out is None:
+        say(f"Report of {run}: {where_to_read(run, drawn.html)}")
+        return
     say(f"Report of {run}: {drawn.html}")
-    if out is not None:
-        say(f"Copied to {export_report(drawn, out)}")
+    say(f"Copied to {export_report(drawn, out)}")

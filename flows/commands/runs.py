@@ -87,7 +87,9 @@ def trim(
     metric: Annotated[
         str | None, typer.Option("--metric", help="Of --keep-best.  [default: eval/ of the first reward]")
     ] = None,
-    keep_every: Annotated[int, typer.Option("--keep-every", min=0, help="Those whose number is a multiple.")] = 0,
+    keep_every: Annotated[
+        int, typer.Option("--keep-every", min=0, help="Every so many iterations one; 0 is none.")
+    ] = 0,
     pools: Annotated[bool, typer.Option("--pools", help="Let explored pools go as well.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
     home: Home = None,

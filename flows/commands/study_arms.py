@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 Seeds = Annotated[str, typer.Option("--seeds", help="Of training, such as 1,2,5 or 1-8.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="Of every run.  [default: the recipe's]")]
-Arms = Annotated[str | None, typer.Option(help="Names of those that run, with commas.  [default: all]")]
+Arms = Annotated[str | None, typer.Option(help="Which arms run, names with commas; --plan lists them.  [default: all]")]
 Parallel = Annotated[int, typer.Option(min=1, help="Processes, spread over all visible GPUs; a CPU is shared.")]
-Seconds = Annotated[float | None, typer.Option(min=0, help="End after the iterations under way then.")]
+Seconds = Annotated[
+    float | None,
+    typer.Option(min=0, help="After so many, end with the iterations under way; the same command goes on."),
+]
 Timing = Annotated[int, typer.Option(min=0, help="Iterations of a run of each arm alone, to time it.")]
 ModelledOn = Annotated[str, typer.Option(help="GPU of the modelled cost.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of all arms; may be repeated.")]

@@ -12,7 +12,9 @@ from flows.settings import Settings
 
 def train(
     config: Annotated[str, typer.Argument(help="Recipe file.")],
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run.  [default: the file's]")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Name of the run.  [default: the name of the recipe file]")
+    ] = None,
     iterations: Annotated[
         int | None, typer.Option("--iterations", min=1, help="How many in all.  [default: the recipe's]")
     ] = None,

@@ -63,7 +63,7 @@ def _block(block: Block, keep: Keep) -> list[str]:
     if isinstance(block, Pictures):
         return _pictures(block, keep)
     if isinstance(block, Settings):
-        rows = [(f"`{field}`", plain(value)) for field, value in dotted(block.values)]
+        rows = [(plain(field), plain(value)) for field, value in dotted(block.values)]
         return [_lines(("field", "value"), rows, (False, False))]
     return [_commands(block)]
 

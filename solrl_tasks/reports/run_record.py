@@ -21,7 +21,7 @@ class RunRecord:
     Attributes:
         summaries: committed ones, in order; there is at least one.
         status: ``finished``, ``running``, ``interrupted`` or ``damaged``.
-        environment: of the first blocks, see ``store.records``; empty where it is not known.
+        environment: of the blocks, see ``provenance.joined``; empty where it is not known.
         folder: from a step to the folder that holds its images.
     """
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import ModelSpec, Recipe, RewardSpec, SamplingSpec
+from solrl_tasks.reports.provenance import joined
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.selection.scores import measure_scale, weighted_scores
@@ -320,7 +321,7 @@ def _side(store: Store, pool: Pool, rewards: Sequence[str]) -> Side:
 
 
 def _record(stored: Pool | Samples) -> Mapping[str, Any]:
-    return next((record for record in stored.records().values() if record is not None), {})
+    return joined(stored.records().values())
 
 
 def _named(rewards: Sequence[RewardSpec]) -> str:

@@ -12,7 +12,7 @@ from solrl_tasks.analysis.estimates import Bounded, Figure, bounded_estimate
 from solrl_tasks.analysis.ranks import fidelity
 from solrl_tasks.analysis.saturation import Saturation, find_saturation
 from solrl_tasks.config.base import Frozen
-from solrl_tasks.reports.provenance import engine_kind
+from solrl_tasks.reports.provenance import engine_kind, joined
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import Call, direct
 from solrl_tasks.stages.jobs import PoolJob
@@ -175,13 +175,12 @@ def _fill(session: Session, label: str, job: PoolJob, call: Call) -> _Filled:
     assert outcome.ref is not None
     session.run.note_ref(0, label, outcome.ref)
     pool = job.open(session)
-    records = [record for record in pool.records().values() if record is not None]
     return _Filled(
         job=job,
         ref=outcome.ref,
         scores=proxy_scores(job, pool, job.rewards),
         seconds=outcome.attributed_seconds,
-        record=records[0] if records else {},
+        record=joined(pool.records().values()),
         computed=int(str(outcome.details["blocks_computed"])),
     )
 

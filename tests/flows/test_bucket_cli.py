@@ -56,7 +56,11 @@ def test_runs_pools_and_reports_are_shown(solrl: Solrl, home: Path, url: str):
     assert "3 pools" in said(solrl, "pools", "--home", home)
     key = next((Store(url).root / "pools").iterdir()).name
     assert key[:12] in said(solrl, "pools", "show", key[:12], "--home", home)
-    assert f"{url}/runs/done/report/report.html" in said(solrl, "report", "done", "--home", home).replace("\n", "")
+    told = said(solrl, "report", "done", "--home", home).replace("\n", "")
+    assert f"{url}/runs/done/report/report.html" in told and "`solrl report done --out FOLDER` writes a copy" in told
+    out = home / "copy"
+    assert "writes a copy" not in said(solrl, "report", "done", "--out", out, "--home", home)
+    assert (out / "report.html").is_file()
     assert not (home / "store").exists()
 
 

@@ -5,7 +5,7 @@ from markdown_it import MarkdownIt
 
 from solrl_tasks.reports import images
 from solrl_tasks.reports.markdown import render_linked, render_markdown
-from solrl_tasks.reports.page import Page, Section, Table
+from solrl_tasks.reports.page import Page, Section, Settings, Table
 
 
 @pytest.fixture
@@ -29,6 +29,14 @@ def test_cells_stay_in_their_columns(hostile):
     assert "<script" not in html
     assert "<a " not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; " in html
+
+
+def test_names_of_settings_stay_as_they_are_in_their_cell():
+    names = {"a|b": 1, "x_y_z": 2, "<b>": 3, "`tick`": {"in_ner": "v|w"}}
+    text = render_markdown(Page("T", "s", (Section("S", (Settings(names),)),)))["report.md"].decode("utf-8")
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    cells = re.findall(r"<td>(.*?)</td>", html)
+    assert cells == ["a|b", "1", "x_y_z", "2", "&lt;b&gt;", "3", "`tick`.in_ner", "v|w"]
 
 
 def test_commands_cannot_end_their_block(text):

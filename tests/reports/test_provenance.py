@@ -1,6 +1,6 @@
 import pytest
 
-from solrl_tasks.reports.provenance import engine_kind, hardware_name, provenance
+from solrl_tasks.reports.provenance import engine_kind, hardware_name, joined, provenance
 
 CPU = {"hardware": "AMD EPYC", "device_class": "cpu", "threads": 1}
 H200 = {"hardware": "NVIDIA H200", "device_class": "sm_90", "threads": 16}
@@ -32,3 +32,19 @@ def test_the_line_comes_from_the_record():
 def test_hardware_that_is_not_known_is_not_made_up():
     assert hardware_name({}) == ""
     assert provenance({}).line == "Measured, hardware not recorded"
+
+
+def test_a_pool_of_several_environments_names_all_that_differ():
+    old, new = ({**H200, "libraries": {"torch": version, "numpy": "2.0"}} for version in ("2.8", "2.9"))
+    record = joined([old, None, new, CPU, {**old, "threads": 3}])
+    assert hardware_name(record) == "NVIDIA H200 and AMD EPYC (CPU, 1 thread)"
+    line = provenance(record, "fp8").line
+    assert "engine fp8 (emulated)" in line, "it is real only where all of it is"
+    assert "torch 2.8 and 2.9" in line and "numpy 2.0 and absent" in line
+    assert provenance(joined([old, new]), "fp8").line.count("NVIDIA H200") == 1
+    assert joined([record, CPU]) == record, "joined once more it is the same"
+
+
+def test_one_environment_stays_as_it_was_recorded():
+    assert joined([CPU, CPU]) == CPU and joined([None]) == {}
+    assert provenance(joined([H200]), "fp8").line == provenance(H200, "fp8").line
