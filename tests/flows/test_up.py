@@ -13,11 +13,14 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import torch
 
 from flows.lifecycle import running_servers
 from flows.processes import port_taken
 from flows.settings import PROJECT, Settings
 from solrl_tasks.config.load import load_recipe
+from solrl_tasks.stages.iteration import run_all
+from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import list_runs
 from tests.support.contents import run_contents
@@ -171,6 +174,37 @@ def test_after_a_power_cut_the_next_up_goes_on_and_stops_what_was_left(shells: S
     os.killpg(shells.up.pid, signal.SIGINT)
     assert shells.up.wait(60) == 0
     assert not any(map(port_taken, shells.ports))
+
+
+def test_a_run_of_ray_actors_whose_flow_is_killed_goes_on_and_ends_as_one_of_a_single_device(
+    shells: Shells, micro_config: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION", "0.02")
+    shells.start()
+    parameters = ["-p", f"config={micro_config}", "-p", "run_id=spread", "-p", "iterations=2"]
+    parameters += ["-p", "workers=ray", "-p", "actors=2"]
+    shells.ask("solrl/train", *parameters)
+    shells.wait(lambda: "step 1: select Completed" in shells.log)
+    flows = shells.flow_processes()
+    # Ray's agents, which compute nothing, take a minute or two to notice.
+    crew = [one for flow in flows for one in flow.children(recursive=True) if "Agent" not in one.name()]
+    assert sum("DeviceActor" in one.name() for one in crew) == 2, crew
+    kill(flows)
+    _, alive = psutil.wait_procs(crew, timeout=60)
+    assert alive == []
+    root = shells.folder / ".solrl" / "store"
+    (info,) = list_runs(Store(root))
+    assert info.status == "interrupted"
+
+    assert shells.ask("solrl/train", *parameters, "--watch").returncode == 0, shells.log
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with open_session(shells.folder / "whole", "run", load_recipe(micro_config)) as session:
+        list(run_all(session))
+    torch.set_num_threads(threads)
+    assert run_contents(root, "spread") == run_contents(shells.folder / "whole", "run")
 
 
 def test_the_long_form_deploys_and_its_worker_runs(shells: Shells, micro_config: Path, monkeypatch: pytest.MonkeyPatch):
