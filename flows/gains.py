@@ -24,7 +24,6 @@ PROMPTS: Final = 8
 """Held-out prompts, where nothing else is asked."""
 OF_HELD_OUT: Final = ("prompts", "candidates", "steps", "engine", "policy_run", "policy_step", "config")
 """What can be asked only where the study samples for itself."""
-OF_POOLS: Final = ("explored", "reference", "reward")
 
 
 @dataclass(frozen=True)

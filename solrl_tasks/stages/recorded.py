@@ -73,8 +73,3 @@ def find_policy(session: Session, name: PolicyName) -> PolicyChoice:
         raise StudyError(f"run {found.run_id} trained no policy: it is a study or an evaluation itself")
     require_untrimmed(view, found.step)
     return choose_policy(session, policy, found.role)
-
-
-def recorded_policy(session: Session, run_id: str, step: int | None = None) -> PolicyChoice:
-    """The sampling policy that another run of the store left behind; as ``find_policy``."""
-    return find_policy(session, PolicyName(run_id, step, "old"))

@@ -316,9 +316,3 @@ def read_runs(
             )
         )
     return records
-
-
-def missing_runs(records: Sequence[ArmRecord], runs: Sequence[ArmRun]) -> list[str]:
-    """Ids of the runs that are not complete."""
-    done = {record.run_id for record in records if record.last_step >= record.recipe.iterations}
-    return [run.run_id for run in runs if run.run_id not in done]

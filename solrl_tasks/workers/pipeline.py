@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -54,20 +54,6 @@ class Lane(Protocol):
     def settle(self) -> None:
         """Wait until nothing that the caller's thread queued is left to do."""
         ...
-
-
-class HostLane:
-    """A thread beside the caller's and nothing more: for devices that queue nothing."""
-
-    def enter(self) -> None:
-        """Nothing to set."""
-
-    def within(self) -> AbstractContextManager[None]:
-        """Nothing is queued."""
-        return nullcontext()
-
-    def settle(self) -> None:
-        """Nothing is left."""
 
 
 class SideStream:

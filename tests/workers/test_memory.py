@@ -10,7 +10,7 @@ from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec
 from solrl_tasks.models.families.pipeline import PipelineFamily
 from solrl_tasks.workers.jobs import Work
 from solrl_tasks.workers.memory import SIZES, DeviceMemoryError, attempt, explained, halving, largest_fit, listed, told
-from solrl_tasks.workers.pipeline import HostLane
+from tests.support.lanes import HostLane
 
 SAID = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 9.00 GiB of which 1.00 GiB is free. "

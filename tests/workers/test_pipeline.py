@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from solrl_tasks.workers.jobs import Shown, Work, WorkResult
-from solrl_tasks.workers.pipeline import HostLane, in_turn, overlapped
+from solrl_tasks.workers.pipeline import in_turn, overlapped
+from tests.support.lanes import HostLane
 
 
 class Broken(Exception):

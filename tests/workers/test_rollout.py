@@ -9,7 +9,7 @@ from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec
 from solrl_tasks.models.families.pipeline import PipelineFamily
 from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import Work
-from solrl_tasks.workers.pipeline import HostLane
+from tests.support.lanes import HostLane
 
 CHUNK = 4
 REWARD = RewardSpec(name="colourfulness", timeout=60.0)
