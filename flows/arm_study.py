@@ -16,8 +16,8 @@ from flows.settings import DEFAULT_CONFIG, Settings, find_config
 if TYPE_CHECKING:
     from solrl_tasks.config.recipe import Recipe
     from solrl_tasks.store.root import Store
+    from solrl_tasks.studies.arm_study import ArmStudy
     from solrl_tasks.studies.arms import ArmRun
-    from solrl_tasks.studies.arms_page import ArmStudy
     from solrl_tasks.studies.families import Available, Family
     from solrl_tasks.studies.forecast import Forecast
     from solrl_tasks.studies.runs import Watcher
@@ -164,7 +164,7 @@ def study_arms(settings: Settings, asked: Asked, watcher: "Watcher") -> "tuple[s
 
 def read_study(store: "Store", settled: Settled, outcomes: Sequence[Any]) -> "ArmStudy":
     """What the store holds of a study's runs."""
-    from solrl_tasks.studies.arms_page import ArmStudy
+    from solrl_tasks.studies.arm_study import ArmStudy
     from solrl_tasks.studies.runs import read_runs
 
     asked = settled.asked

@@ -11,7 +11,7 @@ from flows.console import complain, console, make_table, say
 from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
-    from solrl_tasks.studies.arms_page import ArmStudy
+    from solrl_tasks.studies.arm_study import ArmStudy
 
 Seeds = Annotated[str, typer.Option("--seeds", help="Of training, such as 1,2,5 or 1-8.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="Of every run.  [default: the recipe's]")]

@@ -7,8 +7,9 @@ from solrl_tasks.config.load import load_recipe
 from solrl_tasks.engines.base import Availability
 from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.page import Table
+from solrl_tasks.studies.arm_study import ArmStudy
 from solrl_tasks.studies.arms import arm_recipe, study_recipe
-from solrl_tasks.studies.arms_page import ArmStudy, arm_rows, arms_curves, arms_metrics, arms_page, arms_summary
+from solrl_tasks.studies.arms_page import arm_rows, arms_curves, arms_metrics, arms_page, arms_summary
 from solrl_tasks.studies.controls import controls
 from solrl_tasks.studies.modelled import Modelled
 from solrl_tasks.studies.runs import ArmRecord, Outcome
