@@ -131,6 +131,11 @@ def open_store(world: int, local: bool, host: str) -> tuple[Any, str, int]:
         host: of this machine, as the others know it.
     """
     distributed: Any = importlib.import_module("torch.distributed")
-    where = LOOPBACK if local else host
-    store = distributed.TCPStore(where, 0, world, True, timeout=PATIENCE, wait_for_workers=False)
-    return store, where, int(store.port)
+    if not local:
+        store = distributed.TCPStore(host, 0, world, True, timeout=PATIENCE, wait_for_workers=False)
+        return store, host, int(store.port)
+    # Whatever address it is given, torch would listen on all of them, and asks nobody for a token.
+    with socket.create_server((LOOPBACK, 0), backlog=world) as server:
+        port = server.getsockname()[1]
+        options = {"timeout": PATIENCE, "wait_for_workers": False, "master_listen_fd": server.detach()}
+    return distributed.TCPStore(LOOPBACK, port, world, True, **options), LOOPBACK, port
