@@ -133,7 +133,7 @@ def test_mlflow_is_down_at_the_start_in_the_middle_and_at_the_end(
     assert rebuilt.points == sum(len(s.metrics) + len(s.stderr) for s in read_summaries(view_run(store, "run")))
 
 
-@pytest.mark.parametrize("killed", ["prefect", "postgres"])
+@pytest.mark.parametrize("killed", ["prefect", "postgres", "postgres cleanly"])
 def test_prefect_or_its_database_is_killed_and_started_again(
     killed: str,
     micro_config: Path,
@@ -147,10 +147,10 @@ def test_prefect_or_its_database_is_killed_and_started_again(
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
     settings = Settings.read(tmp_path)
     with ExitStack() as stack:
-        if killed == "postgres":
+        if killed.startswith("postgres"):
             port = free_port(free_ports[1] + 1)
             assert port is not None
-            stack.enter_context(cluster(postgres_programs(), port, PASSWORD, tmp_path / "postgres.log"))
+            database = stack.enter_context(cluster(postgres_programs(), port, PASSWORD, tmp_path / "postgres.log"))
             url = f"postgresql+asyncpg://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
             monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
             time.sleep(2)
@@ -159,6 +159,10 @@ def test_prefect_or_its_database_is_killed_and_started_again(
             wait(lambda: "explore-0001" in log() or " explore " in log(), process, log)
             if killed == "postgres":
                 crash_database(port)
+            elif killed == "postgres cleanly":
+                database.stop()
+                time.sleep(3)
+                database.start()
             else:
                 prefect.kill()
                 time.sleep(3)

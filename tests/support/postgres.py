@@ -37,8 +37,34 @@ def other_user() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
 
 
+class Cluster:
+    """A server that can be stopped as its service would stop it, and started again."""
+
+    def __init__(self, command: list[str], folder: Path, log: Path) -> None:
+        self._command, self._folder, self._log = command, folder, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **other_user(),
+            )
+
+    def stop(self) -> None:
+        """Cleanly: connections are ended and all is on the disk."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            assert self._process.wait(60) == 0, self._log.read_text()
+            self._process = None
+
+
 @contextmanager
-def cluster(programs: Path, port: int, password: str, log: Path) -> Iterator[None]:
+def cluster(programs: Path, port: int, password: str, log: Path) -> Iterator["Cluster"]:
     """A server at a port of the loopback interface, started at once and stopped in the end."""
     # Not in a folder of pytest's: whom it runs as could not enter that.
     folder = Path(tempfile.mkdtemp(prefix="solrl-postgres-"))
@@ -55,20 +81,12 @@ def cluster(programs: Path, port: int, password: str, log: Path) -> Iterator[Non
         secret.unlink()
         options = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        with log.open("wb") as output:
-            server = subprocess.Popen(
-                [programs / "postgres", "-D", data, *settings],
-                cwd=folder,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                **user,
-            )
+        server = Cluster([str(programs / "postgres"), "-D", str(data), *settings], folder, log)
+        server.start()
         try:
-            yield
+            yield server
         finally:
-            server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 0, log.read_text()
+            server.stop()
     finally:
         shutil.rmtree(folder)
 
