@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solrl_tasks.workers import ray_limits
+from solrl_tasks.workers import ray_limits, ray_update
 from solrl_tasks.workers.jobs import Work
+from solrl_tasks.workers.ray_cluster import WorkersError
 from solrl_tasks.workers.ray_crew import Actor
-from solrl_tasks.workers.ray_limits import FIRST, FLOOR, TIMES, Limits, Stopwatch, described, kind_of
+from solrl_tasks.workers.ray_limits import FIRST, FLOOR, TIMES, HungError, Limits, Stopwatch, described, kind_of
 from solrl_tasks.workers.ray_update import silent_or_behind
 
 
@@ -61,3 +62,43 @@ def test_who_makes_the_others_wait_is_behind_or_silent(met, silent, faulty):
     actors = [Actor(None, f"actor-{number}") for number in range(3)]
     reached = [(actors[number], count) for number, count in enumerate(met)]
     assert silent_or_behind(reached, [actors[number] for number in silent]) == [actors[number] for number in faulty]
+
+
+class Crew:
+    """Of one actor, which is there each time it is asked for."""
+
+    def __init__(self):
+        self.limits, self.actor = Limits(), Actor(None, "actor-0")
+
+    def everyone(self):
+        return [self.actor]
+
+
+def test_an_update_that_hangs_again_and_again_is_an_error_that_says_what_to_do(monkeypatch):
+    tried = []
+
+    def hang(*_):
+        tried.append(1)
+        raise HungError(f"try {len(tried)}; at fault: actor-0")
+
+    monkeypatch.setattr(ray_update, "_attempt", hang)
+    with pytest.raises(WorkersError, match=r"hung 3 times .*last time try 3; at fault: actor-0.*same run id"):
+        ray_update.train_together(Crew(), 8, None, None)
+    assert len(tried) == ray_update.HANGS
+
+
+def test_what_updates_take_is_learnt_for_each_sample_and_not_from_an_actors_first(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(ray_limits.time, "monotonic", lambda: now[0])
+
+    def take(*_):
+        now[0] += 4000.0
+        return []
+
+    monkeypatch.setattr(ray_update, "_attempt", take)
+    monkeypatch.setattr(ray_update, "_joined", lambda *_: None)
+    crew = Crew()
+    ray_update.train_together(crew, 8, None, None)
+    assert crew.limits.of("update", False, 8, 9e9) == 9e9, "it loaded and compiled"
+    ray_update.train_together(crew, 8, None, None)
+    assert crew.limits.of("update", False, 2) == TIMES * 1000.0
