@@ -51,6 +51,8 @@ def test_options_prompts_and_counts_fit(name, tmp_path):
     for kind, numbers in texts.items():
         (tmp_path / f"{kind}.txt").write_text("".join(f"prompt {i}\n" for i in numbers), encoding="utf-8")
     prompts = {f"prompts.{kind}": f"{kind}.txt" for kind in texts}
+    # Of the same shape and not from a hub: what is looked at here is the recipe.
+    prompts["model.source"] = f"random:{ARCHITECTURE[model_of(name)]}"
     prepared = prepare(recipe_of(name, **prompts), tmp_path)
     assert (len(prepared.train), len(prepared.heldout)) == (25_432, 2048)
 
