@@ -6,12 +6,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
-from prefect.exceptions import MissingContextError
-from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from flows.reporting import current_reporter
+from flows.reporting import current_reporter, run_logger
 
 if TYPE_CHECKING:
     from solrl_tasks.studies.runs import Outcome
@@ -46,7 +44,7 @@ class FlowWatcher:
         if outcome.state == "failed":
             current_reporter().note(str(outcome))
         else:
-            _log().info("%s", outcome)
+            run_logger().info("%s", outcome)
 
     def _tell(self, share: float, description: str) -> None:
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -57,13 +55,6 @@ class FlowWatcher:
             self._artifact = made
         else:
             update_progress_artifact(self._artifact, share, description)
-
-
-def _log() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
-    try:
-        return get_run_logger()
-    except MissingContextError:
-        return logger
 
 
 class TerminalWatcher:

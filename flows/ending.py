@@ -1,14 +1,12 @@
 """How a flow run ends that failed: its reason is in the state, and before that in the log, which ``--watch`` shows."""
 
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from prefect.exceptions import MissingContextError
-from prefect.logging import get_run_logger
 from prefect.logging.handlers import APILogWorker
 from prefect.states import Failed
 
 from flows.errors import in_words, is_for_people
+from flows.reporting import run_logger
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -18,10 +16,7 @@ SEND_SECONDS: Final = 5.0
 
 def failed(message: str, data: Any = None) -> "State[Any]":
     """A failed state whose reason was told first: who watches a run sees its log and the bare name of its state."""
-    try:
-        get_run_logger().error("%s", message)
-    except MissingContextError:
-        logging.getLogger(__name__).error("%s", message)
+    run_logger().error("%s", message)
     # Lines wait for company before they are sent, and nobody watches a run any more that has ended.
     APILogWorker.drain_all(timeout=SEND_SECONDS)
     return Failed(message=message, data=data)

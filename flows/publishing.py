@@ -18,10 +18,10 @@ from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store import atomic
 from solrl_tasks.store.errors import StoreError
-from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, view_run
 from solrl_tasks.tracking.artifacts import show_iteration
+from solrl_tasks.tracking.environments import environments, first_environment
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import MlflowRun, RunFacts, Status, publish_or_note
 from solrl_tasks.tracking.rebuild import Rebuilt, rebuild
@@ -73,33 +73,12 @@ def describe(store: Store, view: RunView, record: dict[str, Any] | None = None) 
 
 def first_record(store: Store, view: RunView) -> dict[str, Any]:
     """The environment that the run's first pool was computed in; empty where none is known."""
-    for summary in read_summaries(view):
-        for stage in ("evaluate_pool", "explore"):
-            ref = summary.refs.get(stage)
-            if ref is None or ref.kind != "pools":
-                continue
-            try:
-                records = Pool.load(store, ref).records()
-            except StoreError:
-                continue
-            for record in records.values():
-                if record is not None:
-                    return record
-    return {}
+    return first_environment(store, read_summaries(view))
 
 
 def run_environment(store: Store, view: RunView) -> dict[str, Any]:
     """The environments that the run's pools were computed in, joined, the first ahead; empty where none is known."""
-    refs = (summary.refs.get(stage) for summary in read_summaries(view) for stage in ("evaluate_pool", "explore"))
-    keys = dict.fromkeys(ref.key for ref in refs if ref is not None and ref.kind == "pools")
-    return joined(record for key in keys for record in _records_of(store, key))
-
-
-def _records_of(store: Store, key: str) -> list[dict[str, Any] | None]:
-    try:
-        return list(Pool.load(store, key).records().values())
-    except StoreError:
-        return []
+    return joined(environments(store, read_summaries(view)))
 
 
 def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:

@@ -42,17 +42,17 @@ class LogReporter:
     def stage_started(self, step: int, stage: str, what: str) -> None:
         """A line."""
         self._told = time.monotonic()
-        _logger().info("step %d: %s, %s", step, stage, what)
+        run_logger().info("step %d: %s, %s", step, stage, what)
 
     def progress(self, step: int, stage: str, done: int, total: int, unit: str) -> None:
         """A line now and then."""
         if time.monotonic() - self._told >= PROGRESS_SECONDS:
             self._told = time.monotonic()
-            _logger().info("step %d: %s, %d of %d %s", step, stage, done, total, unit)
+            run_logger().info("step %d: %s, %d of %d %s", step, stage, done, total, unit)
 
     def stage_finished(self, step: int, outcome: "StageOutcome") -> None:
         """A line."""
-        _logger().info(
+        run_logger().info(
             "step %d: %s %s in %.1f s: %s",
             step,
             outcome.stage,
@@ -63,10 +63,11 @@ class LogReporter:
 
     def note(self, message: str) -> None:
         """A warning: somebody should read it."""
-        _logger().warning("%s", message)
+        run_logger().warning("%s", message)
 
 
-def _logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+def run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    """The log of the flow or task run; outside of one, that of this module."""
     try:
         return get_run_logger()
     except MissingContextError:

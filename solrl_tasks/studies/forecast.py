@@ -19,7 +19,8 @@ from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import ArmRun
 from solrl_tasks.studies.execution import read_execution, stage_seconds
 from solrl_tasks.studies.plan import show_seconds
-from solrl_tasks.studies.sharing import UPDATE, Shelf, Units, iteration_units, model_of, record_of, runs_of
+from solrl_tasks.studies.sharing import UPDATE, Shelf, Units, iteration_units, model_of, runs_of
+from solrl_tasks.tracking.environments import first_environment
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class _Rates:
         processes = 1
         here = _where({**environment_record(str(device)), "threads": threads})
         for view, recipe, summaries in runs_of(store):
-            if not summaries or _where(record_of(view, summaries)) != here:
+            if not summaries or _where(first_environment(view.store, summaries)) != here:
                 continue
             processes = max(processes, read_execution(view).processes or 1)
             for summary in summaries:

@@ -22,13 +22,12 @@ from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.stages.chunks import host_fit, settle_chunks
 from solrl_tasks.stages.resolutions import sampled_model
 from solrl_tasks.stages.thumbnails import resolved
-from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.keys import key
-from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.records import environment_record
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, list_runs
 from solrl_tasks.studies.arms import ArmRun
+from solrl_tasks.tracking.environments import first_environment
 from solrl_tasks.tracking.summary import Summary
 
 Units = dict[str, int]
@@ -77,7 +76,7 @@ class Shelf:
         wanted = {want.name for run, step in steps for want in shelf.wants(run, step)}
         here = environment_record(str(device)).get("device_class")
         for view, recipe, summaries in runs_of(store):
-            if summaries and record_of(view, summaries).get("device_class") == here:
+            if summaries and first_environment(store, summaries).get("device_class") == here:
                 shelf._put(view, recipe, summaries, wanted)
         return shelf
 
@@ -172,23 +171,6 @@ def runs_of(store: Store | None) -> Iterator[tuple[RunView, Recipe, list[Summary
         except ValidationError:  # of another version: nothing is known of what it cost
             continue
         yield view, recipe, [Summary.model_validate(one) for one in view.summaries().values()]
-
-
-def record_of(view: RunView, summaries: Sequence[Summary]) -> Mapping[str, Any]:
-    """The environment that the run's first pool was computed in; empty where none is known."""
-    for summary in summaries:
-        for name in ("explore", "evaluate_pool"):
-            ref = summary.refs.get(name)
-            if ref is None or ref.kind != "pools":
-                continue
-            try:
-                records = Pool.load(view.store, ref).records()
-            except StoreError:
-                continue
-            found = next((record for record in records.values() if record is not None), None)
-            if found is not None:
-                return found
-    return {}
 
 
 def _evaluation(recipe: Recipe, inputs: Inputs, step: int, units: int) -> Want:
