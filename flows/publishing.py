@@ -12,7 +12,7 @@ from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
-from solrl_tasks.reports.provenance import engine_kind, joined
+from solrl_tasks.reports.provenance import engine_kind
 from solrl_tasks.reports.stored import report_files
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
@@ -21,7 +21,7 @@ from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, view_run
 from solrl_tasks.tracking.artifacts import show_iteration
-from solrl_tasks.tracking.environments import environments, first_environment
+from solrl_tasks.tracking.environments import first_environment
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import MlflowRun, RunFacts, Status, publish_or_note
 from solrl_tasks.tracking.rebuild import Rebuilt, rebuild
@@ -74,11 +74,6 @@ def describe(store: Store, view: RunView, record: dict[str, Any] | None = None) 
 def first_record(store: Store, view: RunView) -> dict[str, Any]:
     """The environment that the run's first pool was computed in; empty where none is known."""
     return first_environment(store, read_summaries(view))
-
-
-def run_environment(store: Store, view: RunView) -> dict[str, Any]:
-    """The environments that the run's pools were computed in, joined, the first ahead; empty where none is known."""
-    return joined(environments(store, read_summaries(view)))
 
 
 def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:

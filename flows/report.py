@@ -8,11 +8,12 @@ from typing import Any
 import yaml
 
 from flows.errors import UserError, is_for_people
-from flows.publishing import read_summaries, run_environment
+from flows.publishing import read_summaries
 from flows.ranking import ranks_report
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.reports.evaluation import evaluation_page
 from solrl_tasks.reports.page import Page
+from solrl_tasks.reports.provenance import joined
 from solrl_tasks.reports.run_record import RunRecord
 from solrl_tasks.reports.stored import draw, has_report, read_report, write_report
 from solrl_tasks.reports.training import RECIPE, training_page
@@ -22,6 +23,7 @@ from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.places import place_of
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, list_runs
+from solrl_tasks.tracking.environments import pool_origins
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,10 @@ def run_record(store: Store, view: RunView) -> RunRecord:
     def folder(step: int) -> Path:
         return store.local_folder(view.iteration_dir(step))
 
-    return RunRecord(view.run_id, recipe, summaries, status, run_environment(store, view), folder)
+    origins = list(pool_origins(store, summaries))
+    environment = joined(record for origin in origins for record in origin.records)
+    unknown = {origin.key: origin.unknown for origin in origins if origin.unknown}
+    return RunRecord(view.run_id, recipe, summaries, status, environment, folder, unknown)
 
 
 def export_report(drawn: Drawn, folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from solrl_tasks.reports.page import Block, Commands, Page, Section, Settings, Table, Text, plain
 from solrl_tasks.reports.run_record import RunRecord
+from solrl_tasks.reports.training_notes import origins_table
 from solrl_tasks.reports.training_pictures import held_out_figure
 from solrl_tasks.tracking.evaluation import columns, evaluation_lines, evaluation_rows
 
@@ -23,6 +24,7 @@ def evaluation_page(run: RunRecord) -> Page:
     )
     lines = "\n".join(f"- {line}" for line in evaluation_lines(summary))
     found: list[Block] = [table, *([Text(lines)] if lines else []), *held_out_figure(run)]
+    found += [origins_table(run)] if run.unknown else []
     told = [plain(note) for note in summary.notes]
     return Page(
         f"Evaluation {run.run_id}",

@@ -1,7 +1,7 @@
 """What a report of a run is made from: the recipe, the committed summaries, and where it ran."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ class RunRecord:
         status: ``finished``, ``running``, ``interrupted`` or ``damaged``.
         environment: of the blocks, see ``provenance.joined``; empty where it is not known.
         folder: from a step to the folder that holds its images.
+        unknown: pools of which it is not known, or not all of it, where they were computed: by key, why.
     """
 
     run_id: str
@@ -31,6 +32,7 @@ class RunRecord:
     status: Literal["running", "finished", "interrupted", "damaged"]
     environment: Mapping[str, Any]
     folder: Callable[[int], Path]
+    unknown: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.summaries:
@@ -68,6 +70,9 @@ class RunRecord:
 
     def made_by(self, spec: ExtensionSpec | None, note: str = "") -> Provenance:
         """The line below what an engine made; None where none is concerned."""
+        pools = len(self.unknown)
+        lost = f"where {pools} pool{'' if pools == 1 else 's'} of the run came from is not known" if pools else ""
+        note = "; ".join(part for part in (note, lost) if part)
         return provenance(self.environment, "" if spec is None else spec.name, note)
 
     def gain(self, reward: str) -> tuple[Estimate, tuple[float, float]] | None:

@@ -22,6 +22,8 @@ def notes_section(run: RunRecord) -> Section:
     """Counts of what can go wrong, and the notes that the run left."""
     rows = tuple(_row(label, name, run.summaries) for label, name in CHECKS.items())
     blocks: list[Block] = [Table("Checks", ("what", "how often", "in iterations"), rows)]
+    if run.unknown:
+        blocks.append(origins_table(run))
     notes = [f"- iteration {summary.step}: {plain(note)}" for summary in run.summaries for note in summary.notes]
     if notes:
         more = len(notes) - NOTES
@@ -29,6 +31,11 @@ def notes_section(run: RunRecord) -> Section:
     else:
         blocks.append(Text("The run left no other notes."))
     return Section("Notes and failures", tuple(blocks))
+
+
+def origins_table(run: RunRecord) -> Table:
+    """The pools of which it is not known where they were computed."""
+    return Table("Pools whose origin is not known", ("pool", "why"), tuple(run.unknown.items()))
 
 
 def _row(label: str, name: str, summaries: Sequence[Summary]) -> tuple[str, str, str]:

@@ -15,6 +15,8 @@ from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.reports.page import Commands, Page, Section, Table, Text
 from solrl_tasks.reports.stored import read_report, report_folder
 from solrl_tasks.stages.reporter import SilentReporter
+from solrl_tasks.store.errors import UnreachableError
+from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import view_run
 
@@ -130,6 +132,33 @@ def test_a_report_that_cannot_be_drawn_fails_no_run(store, finished):
     assert "no ink" in note
     assert f"solrl report {finished.run_id}" in note
     assert draw_or_note(store, finished.run_id, told.note) is not None
+
+
+def test_a_pool_that_cannot_be_read_is_named(home, store, finished):
+    view = view_run(store, finished.run_id)
+    assert not run_record(store, view).unknown
+    explored, evaluated = (view.summary(1)["refs"][stage]["key"] for stage in ("explore", "evaluate_pool"))
+    (home / "store" / "pools" / explored / "spec.json").write_text("{")
+    for record in (home / "store" / "pools" / evaluated / "records").iterdir():
+        record.unlink()
+    found = run_record(store, view)
+    assert {explored, evaluated} <= set(found.unknown)
+    assert "spec.json is damaged" in found.unknown[explored]
+    assert found.unknown[evaluated] == "1 of its 1 environment records cannot be read"
+    page = draw_report(store, finished.run_id).page
+    table = next(block for block in page.blocks if isinstance(block, Table) and "origin is not known" in block.caption)
+    assert {explored, evaluated} <= {key for key, _ in table.rows}
+    lines = [block.provenance.line for block in page.blocks if isinstance(block, Table) and block.provenance]
+    assert lines and all(f"where {len(table.rows)} pools of the run came from is not known" in line for line in lines)
+
+
+def test_a_store_that_does_not_answer_is_no_pool_without_an_origin(store, finished, monkeypatch):
+    def silent(*_):
+        raise UnreachableError("no answer")
+
+    monkeypatch.setattr(Pool, "load", silent)
+    with pytest.raises(UnreachableError):
+        run_record(store, view_run(store, finished.run_id))
 
 
 def test_an_evaluation_has_a_report(home, finished, settings):
