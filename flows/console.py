@@ -47,7 +47,10 @@ def make_table(*columns: str) -> Table:
 
 
 def shown_command(name: str) -> str:
-    """How a command of this environment is typed here: its name if the shell finds it, else its path."""
+    """How a command of this environment is typed here: its name if the shell finds it, else its path.
+
+    For what a terminal is told to type next. Errors and logs, which are read elsewhere too, say ``solrl``.
+    """
     own = Path(sys.executable).parent / name
     found = shutil.which(name)
     if found is not None and Path(found).parent == own.parent:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from flows.console import shown_command
 from flows.errors import UserError, is_for_people
 from flows.publishing import read_summaries
 from flows.ranking import ranks_report
@@ -74,7 +75,8 @@ def where_to_read(run_id: str, html: Place | str) -> str:
     place = place_of(html) if isinstance(html, str) else html
     if isinstance(place, Path):
         return str(place)
-    return f"{place}, in a bucket: `solrl report {run_id} --out FOLDER` writes a copy that a browser opens"
+    solrl = shown_command("solrl")
+    return f"{place}, in a bucket: `{solrl} report {run_id} --out FOLDER` writes a copy that a browser opens"
 
 
 def draw_or_note(store: Store, run_id: str, note: Callable[[str], None]) -> Drawn | None:

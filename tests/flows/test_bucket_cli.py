@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.console import shown_command
 from flows.errors import UserError
 from flows.settings import Settings
 from solrl_tasks.store.object_path import ObjectPath
@@ -57,7 +58,10 @@ def test_runs_pools_and_reports_are_shown(solrl: Solrl, home: Path, url: str):
     key = next((Store(url).root / "pools").iterdir()).name
     assert key[:12] in said(solrl, "pools", "show", key[:12], "--home", home)
     told = said(solrl, "report", "done", "--home", home).replace("\n", "")
-    assert f"{url}/runs/done/report/report.html" in told and "`solrl report done --out FOLDER` writes a copy" in told
+    assert (
+        f"{url}/runs/done/report/report.html" in told
+        and f"`{shown_command('solrl')} report done --out FOLDER` writes a copy" in told
+    )
     out = home / "copy"
     assert "writes a copy" not in said(solrl, "report", "done", "--out", out, "--home", home)
     assert (out / "report.html").is_file()
