@@ -13,32 +13,30 @@ from flows.home import open_store, special_kind
 
 if TYPE_CHECKING:
     from solrl_tasks.store.root import Store
+    from solrl_tasks.store.runs import RunInfo
 
 app = typer.Typer(help="List runs, show one, or let go of what its iterations made.", invoke_without_command=True)
 
 
 @app.callback()
-def list_all(context: typer.Context, home: Home = None) -> None:
+def list_all(context: typer.Context, as_json: AsJson = False, home: Home = None) -> None:
     """List the runs of the store."""
     if context.invoked_subcommand is not None:
+        if as_json:
+            raise UserError(f"--json stands after the command: solrl runs {context.invoked_subcommand} … --json")
         context.obj = home
         return
     from solrl_tasks.store.runs import list_runs
 
-    runs = list_runs(open_store(home))
+    runs = [_content(run) for run in list_runs(open_store(home))]
+    if as_json:
+        typer.echo(json.dumps(runs, indent=2, allow_nan=False))
+        return
     table = make_table("run", "status", "iterations", "engine", "held by")
     for run in runs:
-        if special_kind(run.run_id) and run.status != "running":
-            table.add_row(run.run_id, special_kind(run.run_id))
-            continue
-        config = run.config or {}
-        engine = config.get("explore", {}).get("engine", {}).get("name", "?")
-        done = f"{max(run.committed - 1, 0)} of {run.iterations}"
-        holder = run.holder or {}
-        held = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}" if run.holder else ""
-        table.add_row(run.run_id, run.status, done, engine, held)
+        table.add_row(*_row(run))
     console.print(table)
-    if any(run.status == "interrupted" and not special_kind(run.run_id) for run in runs):
+    if any(run["status"] == "interrupted" for run in runs):
         say("An interrupted run goes on where it stopped when it is started again with the same run id.")
 
 
@@ -122,6 +120,34 @@ def trim(
     else:
         then = "; nothing was removed: add --delete to remove it" if plan.objects or plan.newly else ""
         say(f"{counts}{then}")
+
+
+def _content(run: "RunInfo") -> dict[str, Any]:
+    """A run of the list. Evaluations and studies have no iterations, so none that could be missing."""
+    config = run.config or {}
+    kind = special_kind(run.run_id)
+    return {
+        "run_id": run.run_id,
+        "kind": kind or "train",
+        "status": None if kind and run.status != "running" else run.status,
+        "iterations": None if kind else run.iterations,
+        "iterations_done": None if kind else max(run.committed - 1, 0),
+        "engine": config.get("explore", {}).get("engine", {}).get("name"),
+        "held_by": run.holder,
+    }
+
+
+def _row(run: dict[str, Any]) -> tuple[str, ...]:
+    status = run["status"] or run["kind"]
+    trains = run["kind"] == "train"
+    done = f"{run['iterations_done']} of {_known(run['iterations'])}" if trains else ""
+    holder = run["held_by"] or {}
+    held = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}" if holder else ""
+    return run["run_id"], status, done, _known(run["engine"]) if trains else "", held
+
+
+def _known(value: object) -> str:
+    return "?" if value is None else str(value)
 
 
 def _first_metric(store: "Store", run: str) -> str:

@@ -26,6 +26,38 @@ def test_runs_are_listed_with_their_state(solrl: Solrl, finished: Finished):
     assert line.split() == ["done", "finished", "2", "of", "2", "nvfp4-emulated"]
 
 
+def test_listed_runs_as_json(solrl: Solrl, finished: Finished, tmp_path: Path):
+    home = tmp_path / "home"
+    shutil.copytree(finished.home, home)
+    runs = home / "store" / "runs"
+    shutil.copytree(runs / "done", runs / "cut")
+    shutil.rmtree(runs / "cut" / "iterations" / "0002")
+    shutil.copytree(runs / "done", runs / "torn")
+    (runs / "torn" / "config.json").write_text("{")
+    shutil.copytree(runs / "cut", runs / "study-x")
+    listed = {run.pop("run_id"): run for run in json.loads(solrl("runs", "--json", "--home", home).out)}
+    base = {"kind": "train", "iterations": 2, "engine": "nvfp4-emulated", "held_by": None}
+    assert listed["done"] == {**base, "status": "finished", "iterations_done": 2}
+    assert listed["cut"] == {**base, "status": "interrupted", "iterations_done": 1}
+    assert listed["torn"] == {**base, "status": "damaged", "iterations": None, "engine": None, "iterations_done": 2}
+    none = {"status": None, "iterations": None, "iterations_done": None}
+    assert listed["study-x"] == {**base, "kind": "study", **none}
+    told = {line.split()[0]: line.split()[1:] for line in solrl("runs", "--home", home).out.splitlines() if line}
+    assert told["torn"] == ["damaged", "2", "of", "?", "?"] and told["study-x"] == ["study"]
+    refused = solrl("runs", "--json", "show", "done", "--home", home)
+    assert refused.code == 1 and "solrl runs show … --json" in refused.err
+
+
+def test_a_running_run_names_who_holds_it(solrl: Solrl, finished: Finished, tmp_path: Path):
+    home = tmp_path / "home"
+    shutil.copytree(finished.home, home)
+    store = Store.open(home / "store")
+    with Run.open(store, "done", RunView(store, "done").config):
+        (run,) = json.loads(solrl("runs", "--json", "--home", home).out)
+        assert run["status"] == "running" and run["held_by"]["pid"] == os.getpid()
+        assert f"process {os.getpid()} on" in solrl("runs", "--home", home).out
+
+
 def test_a_run_is_shown_with_every_metric_and_its_standard_error(solrl: Solrl, finished: Finished):
     said = solrl("runs", "show", finished.run_id, "--home", finished.home)
     assert said.code == 0
