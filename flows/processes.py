@@ -75,10 +75,20 @@ def signals_ignored() -> Iterator[None]:
 
 
 def raise_on_termination() -> None:
-    """Make SIGTERM and a closed terminal end this command as Ctrl-C does: it stops what it started."""
+    """Make SIGTERM and a closed terminal end this command as Ctrl-C does: it stops what it started.
+
+    Whoever starts it with a closed terminal (``nohup``) or Ctrl-C ignored (a script, in the background) means that, and
+    it stays so.
+    """
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    if not ignored(signal.SIGHUP):
+        signal.signal(signal.SIGHUP, interrupt)
+
+
+def ignored(number: signal.Signals) -> bool:
+    """Whether a signal does nothing to this process."""
+    return signal.getsignal(number) == signal.SIG_IGN

@@ -1,6 +1,7 @@
 """What every test runs under: no network, no reports home, nothing of the user's own set-up."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+# Started in the background of a script, pytest and all that tests start would ignore what Ctrl-C sends.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 _FOREIGN = ("PREFECT_", "MLFLOW_", "SOLRL_")
 for _name in [name for name in os.environ if name.startswith(_FOREIGN)]:
     del os.environ[_name]

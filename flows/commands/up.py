@@ -11,7 +11,9 @@ from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import say, shown_command
 from flows.errors import UserError
 from flows.lifecycle import Running, running_servers
-from flows.processes import raise_on_termination
+from flows.outage import ending_in_words, watching
+from flows.patience import patient
+from flows.processes import ignored, raise_on_termination
 from flows.settings import Settings, profile_url
 
 
@@ -31,9 +33,11 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
         from flows.deployments import serve_deployments
         from flows.recovery import close_all_dead
 
-        close_all_dead(settings, say)
-        _welcome(settings)
-        serve_deployments()
+        url = settings.prefect.url
+        with patient(), watching(url, say), ending_in_words(url):
+            close_all_dead(settings, say)
+            _welcome(settings)
+            serve_deployments()
         say("Stopping …")
     if ended:
         raise UserError(ended[0])
@@ -76,5 +80,10 @@ def _welcome(settings: Settings) -> None:
     say(f"  {prefix}{prefect} deployment run solrl/train --watch")
     say(f"  {prefix}{prefect} deployment run solrl/train -p run_id=mine -p explore_steps=4 --watch")
     say(f"  {prefix}{prefect} deployment run solrl-evaluate/default -p run_id=mine --watch")
-    say("Ctrl-C stops what was started here.")
+    say(f"{_ending()} stops what was started here.")
     say()
+
+
+def _ending() -> str:
+    # Shells have what a script starts in the background ignore Ctrl-C.
+    return f"`kill {os.getpid()}`" if ignored(signal.SIGINT) else "Ctrl-C"

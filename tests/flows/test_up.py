@@ -42,14 +42,15 @@ class Shells:
     def log(self) -> str:
         return (self.folder / "up.log").read_text(errors="replace")
 
-    def start(self) -> None:
+    def start(self, *before: str) -> None:
+        """Run it, by a command that runs others if one is given."""
         prefect, mlflow = map(str, self.ports)
-        command = [BIN / "solrl", "up", "--prefect-port", prefect, "--mlflow-port", mlflow]
+        command = [*before, BIN / "solrl", "up", "--prefect-port", prefect, "--mlflow-port", mlflow]
         with (self.folder / "up.log").open("wb") as log:
             self.up = subprocess.Popen(
                 command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self.wait(lambda: "Ctrl-C stops" in self.log)
+        self.wait(lambda: "stops what was started here." in self.log)
 
     def wait(self, holds: Callable[[], bool], seconds: float = 240.0) -> None:
         """Until something holds; an early end of ``solrl up`` is a failure."""
@@ -95,8 +96,10 @@ def shells(tmp_path: Path, free_ports: tuple[int, int]) -> Iterator[Shells]:
 
 
 def test_up_serves_refuses_resumes_and_stops_all_that_it_started(shells: Shells, micro_config: Path):
-    shells.start()
+    # As the background of a script has it: Ctrl-C is not for it.
+    shells.start("env", "--ignore-signal=INT")
     assert shells.up is not None
+    assert f"`kill {shells.up.pid}` stops what was started here." in shells.log
     started = psutil.Process(shells.up.pid).children(recursive=True)
     assert len(started) >= 3, "Prefect, MLflow and its worker"
 
@@ -169,6 +172,7 @@ def test_after_a_power_cut_the_next_up_goes_on_and_stops_what_was_left(shells: S
 
     shells.start()
     assert shells.log.count("started by another solrl") == 2
+    assert "Ctrl-C stops what was started here." in shells.log
     again = shells.ask("solrl/train", *parameters, "--watch")
     assert again.returncode == 0, again.stdout + shells.log
     os.killpg(shells.up.pid, signal.SIGINT)
