@@ -197,8 +197,9 @@ def _note_refs(session: Session, summary: Summary) -> None:
         noted = session.run.refs(summary.step)
     except DamagedError:
         noted = {}
-    for name in sorted(summary.refs.keys() - noted.keys()):
-        session.run.note_ref(summary.step, name, summary.refs[name])
+    lacking = sorted(summary.refs.keys() - noted.keys())
+    if lacking:
+        session.run.note_refs(summary.step, {name: summary.refs[name] for name in lacking})
 
 
 def _compare(session: Session, committed: Summary, course: Course) -> None:

@@ -24,6 +24,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic
+from solrl_tasks.store.bucket_objects import Listing
 from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.object_zarr import ObjectZarr
@@ -71,13 +72,14 @@ class BlockArray:
         item: tuple[int, ...],
         dtype: str,
         confirm: Callable[[], None] = _nothing_to_confirm,
+        listing: Listing | None = None,
     ) -> Self:
         """Make an empty array, all at once.
 
         Args:
             columns: a multiple of ``chunk``.
             dtype: ``float32`` (fill NaN, stored as it is) or ``uint8`` (fill 0, compressed without loss).
-            confirm: as of ``open``.
+            confirm, listing: as of ``open``.
         """
         with atomic.publish_folder(path, HEAD) as temporary:
             atomic.write_json(temporary / HEAD, group_metadata({"ledger_fields": list(FIELDS)}))
@@ -85,7 +87,7 @@ class BlockArray:
             blocks = columns // chunk
             make_array(folder, "values", (rows, columns, *item), (1, chunk, *item), dtype)
             make_array(folder, "ledger", (rows, blocks, len(FIELDS)), (1, 1, len(FIELDS)), "uint64")
-        return cls.open(path, rows, chunk, item, dtype, confirm)
+        return cls.open(path, rows, chunk, item, dtype, confirm, listing)
 
     @classmethod
     def open(
@@ -96,22 +98,24 @@ class BlockArray:
         item: tuple[int | None, ...],
         dtype: str,
         confirm: Callable[[], None] = _nothing_to_confirm,
+        listing: Listing | None = None,
     ) -> Self:
         """Open an array that is there.
 
         Args:
             item: the expected item; None is any length.
             confirm: raises if the caller's lock is lost; called before something in a bucket is replaced.
+            listing: of a folder of the bucket that holds it: what is there is not asked for again.
 
         Raises:
             DamagedError: its metadata cannot be read, or is not what ``create`` wrote.
         """
         try:
-            return cls._open_part(path, path, rows, chunk, item, dtype, confirm)
+            return cls._open_part(path, path, rows, chunk, item, dtype, confirm, listing)
         except DamagedError:
-            if (path / "values" / HEAD).exists() or not atomic.is_published(path / PACKED, HEAD):
+            if _has_head(path / "values", listing) or not is_published(path / PACKED, listing):
                 raise
-        return cls._open_part(path, path / PACKED, rows, chunk, item, dtype, confirm)
+        return cls._open_part(path, path / PACKED, rows, chunk, item, dtype, confirm, listing)
 
     @classmethod
     def _open_part(
@@ -123,8 +127,9 @@ class BlockArray:
         item: tuple[int | None, ...],
         dtype: str,
         confirm: Callable[[], None],
+        listing: Listing | None = None,
     ) -> Self:
-        remote = ObjectZarr(part, confirm) if isinstance(part, ObjectPath) else None
+        remote = ObjectZarr(part, confirm, listing) if isinstance(part, ObjectPath) else None
         folder = LocalStore(part) if isinstance(part, Path) else remote
         values, ledger = _open(folder, part, "values"), _open(folder, part, "ledger")
         packed = part != path
@@ -325,7 +330,7 @@ class BlockArray:
         """Which of marked blocks in a bucket this process has verified, and are unchanged since, [rows, blocks]."""
         known = np.zeros_like(marked)
         if self._remote is not None and not self.packed:
-            self._remote.look("values", bodies=False)
+            self._remote.look()
             for row, index in np.argwhere(marked).tolist():
                 known[row, index] = self._remote.is_vouched(*self._keys(row, index))
         return known
@@ -335,7 +340,7 @@ class BlockArray:
         if self._remote is None:
             yield from places
             return
-        self._remote.look("values", bodies=False)
+        self._remote.look()
         if self.packed:
             # A shard is got once for all of its blocks that stand next to each other.
             for shard, blocks in itertools.groupby(places, self._shard_of):
@@ -348,7 +353,7 @@ class BlockArray:
 
     def _look(self, part: str) -> None:
         if self._remote is not None:
-            self._remote.look(part, bodies=True)
+            self._remote.fetch(part)
 
     def _bulk(self, blocks: int) -> NDArray[Any] | None:
         self._look("values")
@@ -363,6 +368,19 @@ class BlockArray:
     def _empty(self, blocks: int) -> NDArray[Any]:
         shape = (self.rows, blocks * self.chunk, *self.item)
         return np.full(shape, self._values.fill_value, dtype=self._values.dtype)
+
+
+def is_published(folder: Place, listing: Listing | None = None) -> bool:
+    """Whether the folder of an array is there whole; of a bucket by a listing, if there is one."""
+    if isinstance(folder, ObjectPath) and listing is not None:
+        return (folder / HEAD).key in listing
+    return atomic.is_published(folder, HEAD)
+
+
+def _has_head(folder: Place, listing: Listing | None) -> bool:
+    if isinstance(folder, ObjectPath):
+        return is_published(folder, listing)
+    return (folder / HEAD).exists()
 
 
 def item_fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:

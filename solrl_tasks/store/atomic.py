@@ -74,14 +74,23 @@ def holds_json(path: Place, value: Any) -> bool:
         return False
 
 
-def write_sealed(path: Place, content: Any) -> str:
+def write_sealed(path: Place, content: Any, once: bool = False) -> str:
     """Write JSON together with its digest, and return the digest (64 hex digits).
+
+    Args:
+        once: as of ``read_sealed``.
 
     Raises:
         ValueError: the content is not JSON.
     """
     seal = digest(content)
-    write_bytes(path, _sealed(content, seal))
+    data = _sealed(content, seal)
+    if once and isinstance(path, ObjectPath):
+        since = path.bucket.known.since
+        write_bytes(path, data)
+        path.bucket.known.settle(path.key, data, since)
+    else:
+        write_bytes(path, data)
     return seal
 
 
@@ -92,27 +101,52 @@ def write_sealed_once(path: Place, content: Any) -> bool:
     nobody else before its holder has ended. A lease may have been lost unnoticed.
     """
     if isinstance(path, ObjectPath):
-        return path.bucket.create(path.key, _sealed(content, digest(content))) is not None
+        return _settle_new(path, _sealed(content, digest(content)))
     write_sealed(path, content)
     return True
+
+
+def _settle_new(path: ObjectPath, data: bytes) -> bool:
+    """Write what is written once where nothing is yet; false if there is another content."""
+    since = path.bucket.known.since
+    written = path.bucket.create(path.key, data) is not None
+    if written:
+        path.bucket.known.settle(path.key, data, since)
+    return written
 
 
 def _sealed(content: Any, seal: str) -> bytes:
     return (json.dumps({"sha256": seal, "content": content}, indent=1, sort_keys=True) + "\n").encode("utf-8")
 
 
-def read_sealed(path: Place) -> Any:
+def read_sealed(path: Place, once: bool = False) -> Any:
     """The content of a file from ``write_sealed``, verified.
+
+    Args:
+        once: it is never written with another content, so that in a bucket what is ``known`` of it counts.
 
     Raises:
         FileNotFoundError: there is no such file.
         DamagedError: it is torn, changed, or not such a file.
     """
+    if once and isinstance(path, ObjectPath):
+        return _read_settled(path)
     try:
         data = path.read_bytes()
     except (IsADirectoryError, NotADirectoryError) as error:
         raise DamagedError(path, "it is a folder where a file is expected") from error
     return unseal(data, path)
+
+
+def _read_settled(path: ObjectPath) -> Any:
+    known = path.bucket.known
+    data, since = known.settled(path.key), known.since
+    if data is not None:
+        return unseal(data, path)
+    data = path.read_bytes()
+    content = unseal(data, path)
+    known.settle(path.key, data, since)
+    return content
 
 
 def unseal(data: bytes, path: Place) -> Any:
@@ -196,7 +230,7 @@ def _upload(source: Path, final: ObjectPath, last: str) -> None:
             there = bucket.head(key)
             if there is not None and bucket.replace(key, data, there.etag) is not None:
                 break
-    bucket.create(f"{final.key}/{last}", (source / last).read_bytes())
+    _settle_new(final / last, (source / last).read_bytes())
 
 
 def sync_file(path: Place) -> None:

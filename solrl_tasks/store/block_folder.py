@@ -2,28 +2,32 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Literal, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.store import atomic
 from solrl_tasks.store.array_names import FEATURES, IMAGES, LATENTS, PATHS, REWARDS, THUMBNAILS, item_form
-from solrl_tasks.store.arrays import HEAD, BlockArray, item_fits
+from solrl_tasks.store.arrays import HEAD, BlockArray, is_published, item_fits
 from solrl_tasks.store.blocks import Block
+from solrl_tasks.store.bucket_objects import Listing
 from solrl_tasks.store.environments import Environments
 from solrl_tasks.store.errors import DamagedError, IncompleteError, NotLockedError
 from solrl_tasks.store.keys import key as key_of
-from solrl_tasks.store.object_path import ObjectPath
+from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.spec_file import DATA, SPEC, SpecFile, read_spec
 
 logger = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
 Reuse = Literal["exact", "compatible"]
+_PLAIN: Final = (IMAGES, THUMBNAILS, LATENTS, PATHS)
 _NAMED: Final = 5  # blocks that an error names before it counts the rest
 
 
@@ -74,6 +78,7 @@ class BlockFolder:
         self._lock = store.object_lock(kind, self.key, f"{kind} {self.key}")
         self._open_arrays: dict[str, BlockArray] = {}
         self._names: list[str] | None = None
+        self._listing: Listing | None = None
         self._environments = Environments(self.label, self.path / "records", self.array, lambda: self._lock.held)
         if mend:
             SpecFile(store, kind, self.path, spec, shape).publish_or_check(self._lock)
@@ -87,8 +92,10 @@ class BlockFolder:
             DamagedError: its ``spec.json`` cannot be read, or is of another key.
         """
         path = store.folder(kind) / key
-        store.require(path / SPEC, f"{kind}/{key}")
-        spec, shape = read_spec(path, key)
+        try:
+            spec, shape = read_spec(path, key)
+        except FileNotFoundError as error:
+            raise store.missing(path / SPEC, f"{kind}/{key}") from error
         return cls(store, kind, spec, shape, mend=False)
 
     @property
@@ -109,9 +116,14 @@ class BlockFolder:
         with self._lock.hold(wait=wait):
             self._forget()
             self._sweep()
+            if isinstance(self.path, ObjectPath):
+                # Exact for as long as the lock is held, and what it names then stays.
+                self._listing = self.path.bucket.listing(self.path.key)
             try:
                 yield
             finally:
+                if isinstance(self.path, ObjectPath) and self._listing is not None:
+                    self.path.bucket.known.keep(self._listing)
                 self._forget()
 
     def ensure_columns(self, columns: int) -> None:
@@ -137,23 +149,38 @@ class BlockFolder:
         """The arrays that there are, pictures and latents first."""
         if self._names is not None:
             return list(self._names)
-        data = self.path / DATA
-        found = [name for name in (IMAGES, THUMBNAILS, LATENTS, PATHS) if atomic.is_published(data / name, HEAD)]
-        for group in (REWARDS, FEATURES):
-            if (data / group).is_dir():
-                entries = (entry for entry in (data / group).iterdir() if entry.name != HEAD)
-                folders = (entry.name for entry in entries if atomic.is_published(entry, HEAD))
-                found += sorted(f"{group}/{name}" for name in folders if not name.startswith("."))
+        if self._listing is not None:
+            found = self._listed_names(self._listing)
+        else:
+            found = [name for name in _PLAIN if is_published(self.path / DATA / name)]
+            for group in (REWARDS, FEATURES):
+                found += sorted(f"{group}/{name}" for name in self._published_in(self.path / DATA / group))
         if self._lock.held:
             self._names = found
         return list(found)
+
+    def _published_in(self, group: Place) -> list[str]:
+        if not isinstance(group, ObjectPath) and not group.is_dir():
+            return []
+        entries = (entry for entry in group.iterdir() if entry.name != HEAD and not entry.name.startswith("."))
+        return [entry.name for entry in entries if is_published(entry)]
+
+    def _listed_names(self, listing: Listing) -> list[str]:
+        data = f"{listing.prefix}/{DATA}"
+        keys = [entry.key for entry in listing.below(data) if entry.key.endswith(f"/{HEAD}")]
+        heads = {PurePosixPath(key).relative_to(data).parent.parts for key in keys}
+        groups = (
+            sorted(head for head in heads if len(head) == 2 and head[0] == group) for group in (REWARDS, FEATURES)
+        )
+        named = ["/".join(head) for group in groups for head in group if not head[1].startswith(".")]
+        return [name for name in _PLAIN if (name,) in heads] + named
 
     def array(self, name: str) -> BlockArray | None:
         """An array by name; None if there is none. One whose metadata is damaged is moved aside."""
         if name in self._open_arrays:
             return self._open_arrays[name]
         try:
-            array = self._open(name)
+            array = self._open(name, self._listing)
         except DamagedError as error:
             self._discard(name, str(error))
             return None
@@ -161,20 +188,66 @@ class BlockFolder:
             self._open_arrays[name] = array
         return array
 
+    def _ask(
+        self, name: str, read: Callable[[BlockArray], Answer], whole: Callable[[Answer], bool], little: bool = False
+    ) -> Answer | None:
+        """What ``read`` finds in an array, None if there is none.
+
+        In a bucket what is remembered is asked first: where it is all that was asked for (``whole``), it still is.
+
+        Args:
+            little: a block is read, which is not worth a listing of them all.
+        """
+        for listing in self._remembered(name):
+            with suppress(DamagedError):
+                array = self._open(name, listing)
+                answer = None if array is None else read(array)
+                if answer is not None and whole(answer):
+                    return answer
+        array = self.array(name) if little and not self._remembers() else self._listed(name)
+        return None if array is None else read(array)
+
+    def _remembered(self, name: str) -> Iterator[Listing]:
+        if self._lock.held or not isinstance(self.path, ObjectPath):
+            return
+        for place in (self.path / DATA / name, self.path):
+            listing = self.path.bucket.known.listing(place.key)
+            if listing is not None:
+                yield listing
+
+    def _remembers(self) -> bool:
+        return isinstance(self.path, ObjectPath) and self.path.bucket.known.trusted
+
+    def _listed(self, name: str) -> BlockArray | None:
+        """As ``array``, for those who read much of it: in a bucket a listing tells most of what it takes to open it."""
+        if self._lock.held or not isinstance(self.path, ObjectPath):
+            return self.array(name)
+        bucket = self.path.bucket
+        listing = bucket.listing((self.path / DATA / name).key)
+        bucket.known.keep(listing)
+        try:
+            return self._open(name, listing)
+        except DamagedError as error:
+            self._discard(name, str(error))
+            return None
+
     def done(self, name: str, columns: int, verify: bool) -> NDArray[np.bool_]:
         """Which blocks of an array are done, [rows, blocks]; read and compared if ``verify``."""
         blocks = self.blocks(columns)
-        array = self.array(name)
-        if array is None:
-            return np.zeros((self.rows, blocks), dtype=np.bool_)
-        return array.verified(blocks) if verify else array.entries(blocks)[:, :, 0] != 0
+
+        def read(array: BlockArray) -> NDArray[np.bool_]:
+            return array.verified(blocks) if verify else array.entries(blocks)[:, :, 0] != 0
+
+        found = self._ask(name, read, lambda done: bool(done.all()))
+        return np.zeros((self.rows, blocks), dtype=np.bool_) if found is None else found
 
     def has_block(self, name: str, row: int, index: int, verify: bool) -> bool:
         """Whether one block of an array is done."""
-        array = self.array(name)
-        if array is None:
-            return False
-        return array.read(row, index) is not None if verify else bool(array.entry(row, index)[0])
+
+        def read(array: BlockArray) -> bool:
+            return array.read(row, index) is not None if verify else bool(array.entry(row, index)[0])
+
+        return bool(self._ask(name, read, bool, little=True))
 
     def values(self, name: str, columns: int, rows: NDArray[np.bool_] | None = None) -> NDArray[Any]:
         """Verified values [rows, columns, *item].
@@ -187,11 +260,11 @@ class BlockFolder:
         """
         blocks = self.blocks(columns)
         needed = np.ones(self.rows, dtype=np.bool_) if rows is None else rows
-        array = self.array(name)
-        if array is None:
+        answer = self._ask(name, lambda array: array.read_rows(blocks), lambda read: bool(read[1][needed].all()))
+        if answer is None:
             self._refuse_incomplete(name, np.zeros((self.rows, blocks), dtype=np.bool_) | ~needed[:, None])
             return np.full((self.rows, columns), np.nan, dtype=np.float32)
-        found, done = array.read_rows(blocks)
+        found, done = answer
         self._refuse_incomplete(name, done | ~needed[:, None])
         return found[:, :columns]
 
@@ -201,13 +274,16 @@ class BlockFolder:
         Raises:
             IncompleteError: a block that holds one of them is not done.
         """
-        array = self.array(name)
-        parts: dict[int, NDArray[Any]] = {}
-        for index in sorted({column // self.chunk for column in columns}):
-            values = None if array is None else array.read(row, index)
-            if values is None:
+        wanted = sorted({column // self.chunk for column in columns})
+
+        def read(array: BlockArray) -> dict[int, NDArray[Any]]:
+            blocks = ((index, array.read(row, index)) for index in wanted)
+            return {index: values for index, values in blocks if values is not None}
+
+        parts = self._ask(name, read, lambda found: len(found) == len(wanted), little=True) or {}
+        for index in wanted:
+            if index not in parts:
                 raise IncompleteError(f"{self.label}: {name} of {self._named(row, index)} is not kept")
-            parts[index] = values
         return np.stack([parts[column // self.chunk][column % self.chunk] for column in columns])
 
     def write(self, block: Block, arrays: Mapping[str, NDArray[Any]], seconds: float, record: dict[str, Any]) -> None:
@@ -258,11 +334,9 @@ class BlockFolder:
 
     def seconds(self, names: Sequence[str], columns: int) -> float:
         """Device seconds of the computations that made these arrays; what one of them made counts once."""
-        tables = []
-        for name in names:
-            array = self.array(name)
-            if array is not None:
-                tables.append(array.entries(self.blocks(columns)))
+        blocks = self.blocks(columns)
+        found = (self._ask(name, lambda array: array.entries(blocks), _is_full) for name in names)
+        tables = [table for table in found if table is not None]
         if not tables:
             return 0.0
         total = 0
@@ -275,6 +349,7 @@ class BlockFolder:
         # Handles are trusted only while nobody else can change what they describe.
         self._open_arrays.clear()
         self._names = None
+        self._listing = None
         self._environments.forget()
 
     def _sweep(self) -> None:
@@ -285,12 +360,12 @@ class BlockFolder:
         for entry in self.path.rglob("*.partial"):
             entry.unlink(missing_ok=True)
 
-    def _open(self, name: str) -> BlockArray | None:
+    def _open(self, name: str, listing: Listing | None) -> BlockArray | None:
         folder = self.path / DATA / name
-        if not atomic.is_published(folder, HEAD):
+        if not is_published(folder, listing):
             return None
         item, dtype = item_form(name, self.shape)
-        return BlockArray.open(folder, self.rows, self.chunk, item, dtype, self._lock.confirm)
+        return BlockArray.open(folder, self.rows, self.chunk, item, dtype, self._lock.confirm, listing)
 
     def _discard(self, name: str, why: str) -> None:
         if not self._mend:
@@ -298,7 +373,7 @@ class BlockFolder:
             return
         with self._lock.hold(wait=True):
             try:
-                self._open(name)
+                self._open(name, None)
             except DamagedError:
                 aside = self.store.move_aside(self.path / DATA / name, why, HEAD)
                 self._names = None
@@ -322,7 +397,7 @@ class BlockFolder:
         if array is None:
             folder = self.path / DATA / name
             array = BlockArray.create(
-                folder, self.rows, columns, self.chunk, values.shape[1:], dtype, self._lock.confirm
+                folder, self.rows, columns, self.chunk, values.shape[1:], dtype, self._lock.confirm, self._listing
             )
             self._open_arrays[name] = array
             self._names = None
@@ -358,3 +433,7 @@ class BlockFolder:
         raise IncompleteError(
             f"{self.label}: {name} is not done in {len(lacking)} of {done.size} blocks: {named}{rest}"
         )
+
+
+def _is_full(entries: NDArray[np.uint64]) -> bool:
+    return bool(np.all(entries[:, :, 0]))

@@ -1,15 +1,19 @@
 """An S3-compatible bucket: what the store reads, writes and asks of it."""
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
+from weakref import WeakSet
 
-from solrl_tasks.store.bucket_objects import Bodies, Body, Entry
+from solrl_tasks.store.bucket_objects import Bodies, Body, Entry, Listing
 from solrl_tasks.store.errors import StoreError, UnreachableError
+from solrl_tasks.store.known import Known
+from solrl_tasks.store.memory import Memory
 from solrl_tasks.store.s3_client import Refused, S3Client
 from solrl_tasks.store.side_by_side import side_by_side
 
@@ -18,12 +22,20 @@ logger = logging.getLogger(__name__)
 SCHEME: Final = "s3://"
 CLOCK: Final = "locks/clock"
 _CLOCK_SECONDS: Final = 300.0
+_STAMPS_LIMIT: Final = 16 * 1024 * 1024
+_STAMP_BYTES: Final = 200
+"""What a remembered stamp takes in memory, roughly."""
 
 
 class Bucket:
     """The objects below one prefix of a bucket.
 
-    Keys are relative to the prefix. Requests are sent, and refused, as ``S3Client`` says.
+    Keys are relative to the prefix. Requests are sent, and refused, as ``S3Client`` says. What is remembered is
+    bounded, and is used by those only who can say why it still holds.
+
+    Attributes:
+        bodies: contents by key and tag, for those who were told the tag just now.
+        known: what stands as long as this process has the store in use.
 
     Raises:
         StoreError: the URL is not ``s3://bucket/prefix``.
@@ -36,8 +48,10 @@ class Bucket:
         self._conditions = False
         self._hurried: dict[float, Bucket] = {}
         self.bodies = Bodies()
-        self.vouched: set[int] = set()
-        """Stamps of objects that were found to fit each other; see ``ObjectZarr.vouch``."""
+        self.known = Known()
+        self._stamps: Memory[int, bool] = Memory(_STAMPS_LIMIT)
+        self._followed: dict[str, WeakSet[Listing]] = {}
+        self._following = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bucket_at, (self.url,)
@@ -46,7 +60,8 @@ class Bucket:
         """The same bucket with another patience; requests are counted together."""
         if patience not in self._hurried:
             other = Bucket(self.url, patience)
-            other._client.requests, other.bodies = self.requests, self.bodies
+            other._client.requests, other.bodies, other.known = self.requests, self.bodies, self.known
+            other._followed, other._following = self._followed, self._following
             self._hurried[patience] = other
         return self._hurried[patience]
 
@@ -120,10 +135,15 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, side by side and in no order; one that is not there is no fault."""
         # One request each: the request for many at once is the one that compatible servers most often lack.
-        side_by_side(lambda key: self._client.ask("delete", key, lambda store: store.delete(key)), keys)
+        side_by_side(self._delete, keys)
+
+    def _delete(self, key: str) -> None:
+        self._client.ask("delete", key, lambda store: store.delete(key))
+        self._changed(key, None)
 
     def copy(self, key: str, target: str) -> bool:
         """Copy an object within the bucket; False if there is none."""
+        self.known.drop(target)
         return self._client.ask("copy", key, lambda store: store.copy(key, target) or True) is not None
 
     def below(self, prefix: str) -> list[Entry]:
@@ -132,6 +152,23 @@ class Bucket:
         found = sorted((Entry.of(item) for page in pages for item in page), key=lambda entry: entry.key)
         self.requests["list"] += max(0, len(found) - 1) // 1000
         return found
+
+    def listing(self, prefix: str) -> Listing:
+        """As ``below``, kept up to date by what this process writes and removes from now on."""
+        found = Listing(prefix, self.known.since)
+        with self._following:
+            self._followed = {folder: held for folder, held in self._followed.items() if held}
+            self._followed.setdefault(prefix, WeakSet()).add(found)
+        found.fill(self.below(prefix))
+        return found
+
+    def vouch(self, stamp: int) -> None:
+        """Remember that objects were found to fit each other; see ``ObjectZarr.vouch``."""
+        self._stamps.keep(stamp, True, _STAMP_BYTES)
+
+    def is_vouched(self, stamp: int) -> bool:
+        """Whether they were."""
+        return self._stamps.find(stamp) is not None
 
     def folder(self, prefix: str) -> tuple[list[str], list[Entry]]:
         """What lies directly in a folder: keys of folders, and objects."""
@@ -192,7 +229,16 @@ class Bucket:
     def _kept(self, key: str, data: bytes, answer: Any) -> str:
         etag = str(answer["e_tag"])
         self.bodies.keep(key, etag, data)
+        self._changed(key, Entry(key, len(data), etag, 0.0))
         return etag
+
+    def _changed(self, key: str, entry: Entry | None) -> None:
+        self.known.drop(key)
+        parts = key.split("/")
+        with self._following:
+            for depth in range(len(parts)):
+                for listing in list(self._followed.get("/".join(parts[:depth]), ())):
+                    listing.note(key, entry)
 
 
 _buckets: dict[str, Bucket] = {}

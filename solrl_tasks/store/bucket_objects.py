@@ -1,16 +1,22 @@
 """Objects of a bucket as requests tell of them, and those that need not be asked for again."""
 
-import threading
-from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from solrl_tasks.store.memory import Memory
+
 SMALL: Final = 64 * 1024
-"""Bytes of an object that is worth to be remembered."""
-_REMEMBERED: Final = 128 * 1024 * 1024
+"""Bytes up to which an object is a small one: marks, manifests, rewards."""
+MIDDLING: Final = 2 * 1024 * 1024
+"""Bytes of an object that is worth to be remembered: beyond it, asking is mostly reading."""
+_SMALL_LIMIT: Final = 96 * 1024 * 1024
+_MIDDLING_LIMIT: Final = 64 * 1024 * 1024
+_ENTRY_BYTES: Final = 400
+"""What an entry of a listing takes in memory besides its key, roughly."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """An object as a listing names it: key below the prefix, bytes, tag of its content, Unix time on the server."""
 
@@ -41,28 +47,67 @@ class Body:
 
 
 class Bodies:
-    """Small objects by key and tag, the last used ones: what a listing shows to be unchanged is not asked for again."""
+    """Objects by key and tag, the last used ones: what a listing shows to be unchanged is not asked for again.
 
-    def __init__(self, limit: int = _REMEMBERED) -> None:
-        self._limit = limit
-        self._held = 0
-        self._bodies: OrderedDict[tuple[str, str], bytes] = OrderedDict()
-        self._one = threading.Lock()
+    Larger ones have a memory of their own, so that some pictures do not drive a thousand marks out.
+    """
+
+    def __init__(self, small: int = _SMALL_LIMIT, middling: int = _MIDDLING_LIMIT) -> None:
+        self._small: Memory[tuple[str, str], bytes] = Memory(small)
+        self._middling: Memory[tuple[str, str], bytes] = Memory(middling)
+
+    @property
+    def held(self) -> int:
+        """Bytes of what is remembered."""
+        return self._small.held + self._middling.held
 
     def keep(self, key: str, etag: str, data: bytes) -> None:
-        """Remember a content, if it is small."""
-        if len(data) > SMALL:
-            return
-        with self._one:
-            before = self._bodies.pop((key, etag), None)
-            self._held += len(data) - (len(before) if before is not None else 0)
-            self._bodies[key, etag] = data
-            while self._held > self._limit:
-                self._held -= len(self._bodies.popitem(last=False)[1])
+        """Remember a content, unless it is large."""
+        if len(data) <= MIDDLING:
+            memory = self._small if len(data) <= SMALL else self._middling
+            memory.keep((key, etag), data, len(data))
 
     def find(self, key: str, etag: str) -> bytes | None:
         """The content of a key under a tag, if it is remembered."""
-        with self._one:
-            if (key, etag) in self._bodies:
-                self._bodies.move_to_end((key, etag))
-            return self._bodies.get((key, etag))
+        found = self._small.find((key, etag))
+        return self._middling.find((key, etag)) if found is None else found
+
+
+class Listing:
+    """All objects below a folder, as requests named them and as this process has changed them since.
+
+    Attributes:
+        prefix: key of the folder.
+        since: what was trusted when the requests were sent; see ``Known``.
+    """
+
+    def __init__(self, prefix: str, since: int) -> None:
+        self.prefix = prefix
+        self.since = since
+        self._entries: dict[str, Entry | None] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return self._entries.get(key) is not None
+
+    def fill(self, entries: Iterable[Entry]) -> None:
+        """What requests named; what this process has done meanwhile stands."""
+        for entry in entries:
+            self._entries.setdefault(entry.key, entry)
+
+    def note(self, key: str, entry: Entry | None) -> None:
+        """An object was written or, None, removed."""
+        self._entries[key] = entry
+
+    def find(self, key: str) -> Entry | None:
+        """The object of a key; None if there is none."""
+        return self._entries.get(key)
+
+    def below(self, prefix: str) -> Iterator[Entry]:
+        """The objects below a folder of it."""
+        start = f"{prefix}/"
+        yield from [entry for key, entry in self._entries.items() if entry is not None and key.startswith(start)]
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory, roughly."""
+        return sum(_ENTRY_BYTES + len(key) for key in self._entries)

@@ -70,7 +70,7 @@ def save_folder(
         manifest = {"spec": spec, "content": content, "files": sums, "making": making or {}}
         atomic.write_sealed(temporary / MANIFEST, manifest)
     # Another process may have been first. What was just written is not read again: it would come from memory.
-    return _ref(store, kind, folder, _read_manifest(folder / MANIFEST, key))
+    return _ref(store, kind, folder, _manifest_of(store, folder, kind, key))
 
 
 def _write_all(files: Mapping[Path, bytes]) -> dict[str, str]:
@@ -131,8 +131,10 @@ def load_folder(store: Store, kind: Kind, which: Ref | str) -> SealedFolder:
 def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
     """The folder, hashed anew unless this process did so and no file of it has been touched since."""
     folder = store.folder(kind) / check_name(key, "key")
-    looks = None if isinstance(folder, ObjectPath) else _looks(folder)
-    if looks is None or isinstance(folder, ObjectPath):
+    if isinstance(folder, ObjectPath):
+        return _hashed_objects(store, folder, kind, key)
+    looks = _looks(folder)
+    if looks is None:
         return _hashed(store, folder, kind, key)
     remembered = _known.get(folder)
     if remembered is not None and remembered[0] == looks:
@@ -143,6 +145,20 @@ def _verified(store: Store, kind: Kind, key: str) -> SealedFolder:
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
     return sealed
+
+
+def _hashed_objects(store: Store, folder: ObjectPath, kind: Kind, key: str) -> SealedFolder:
+    try:
+        return _hashed(store, folder, kind, key)
+    except (DamagedError, MissingObjectError):
+        # Somebody else may have made it anew: neither is told from what is remembered.
+        if not places.ask_anew_below(folder):
+            raise
+    try:
+        return _hashed(store, folder, kind, key)
+    except (DamagedError, MissingObjectError):
+        places.ask_anew_below(folder)
+        raise
 
 
 def _own(sealed: SealedFolder) -> SealedFolder:
@@ -161,9 +177,9 @@ def _looks(folder: Path) -> Looks | None:
 
 
 def _hashed(store: Store, folder: Place, kind: Kind, key: str) -> SealedFolder:
-    # In a bucket a folder without its manifest is one that nobody has finished, and not there.
-    store.require(folder / MANIFEST if isinstance(folder, ObjectPath) else folder, f"{kind}/{key}")
-    manifest = _read_manifest(folder / MANIFEST, key)
+    if not isinstance(folder, ObjectPath):
+        store.require(folder, f"{kind}/{key}")
+    manifest = _manifest_of(store, folder, kind, key)
     files = places.local_files(folder, list(manifest["files"]), store.cache)
     for name, expected in manifest["files"].items():
         if isinstance(folder, ObjectPath) and name in files and _sha256(files[name]) != expected:
@@ -173,6 +189,16 @@ def _hashed(store: Store, folder: Place, kind: Kind, key: str) -> SealedFolder:
         _verify(folder / name, files.get(name), expected)
     ref = _ref(store, kind, folder, manifest)
     return SealedFolder(ref, manifest["spec"], manifest["content"], files, manifest["making"])
+
+
+def _manifest_of(store: Store, folder: Place, kind: Kind, key: str) -> dict[str, Any]:
+    try:
+        return _read_manifest(folder / MANIFEST, key)
+    except FileNotFoundError as error:
+        if isinstance(folder, ObjectPath):
+            # Without its manifest it is one that nobody has finished, and not there.
+            raise store.missing(folder / MANIFEST, f"{kind}/{key}") from error
+        raise DamagedError(folder, f"it has no {MANIFEST}") from error
 
 
 def _verify(path: Place, file: Path | None, expected: str) -> None:
@@ -192,10 +218,7 @@ def _sha256(file: Path) -> str:
 
 
 def _read_manifest(path: Place, key: str) -> dict[str, Any]:
-    try:
-        manifest = atomic.read_sealed(path)
-    except FileNotFoundError as error:
-        raise DamagedError(path.parent, f"it has no {MANIFEST}") from error
+    manifest = atomic.read_sealed(path, once=True)
     if not isinstance(manifest, dict) or set(manifest) != {"spec", "content", "files", "making"}:
         raise DamagedError(path, "it is no manifest")
     if key_of(manifest["spec"]) != key:

@@ -32,6 +32,8 @@ _BEATS: Final = 4.0
 _MARGIN_SECONDS: Final = 2.0
 """Times of objects are told in whole seconds, and servers have more than one clock."""
 _SHARED: Final = ".shared"
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""One that goes on while the machine sleeps, where there is one."""
 
 
 def lease_seconds() -> float:
@@ -69,6 +71,8 @@ class Lease(Lock):
         self._etag = ""
         self._content: dict[str, Any] = {}
         self._depth = 0
+        self._told = 0.0
+        self._lapsed = False
         self._one = threading.RLock()
 
     @property
@@ -76,13 +80,18 @@ class Lease(Lock):
         """Whether this object holds the lease, as far as it knows."""
         return self._own is not None and not self.lost
 
+    @property
+    def sure(self) -> bool:
+        """Whether nobody can have taken it for lost: it was never without a sign of life for its whole length."""
+        return self.held and not self._lapsed and not self._late(self._told, _now())
+
     def acquire(self, wait: bool = False, timeout: float | None = None) -> Self:
         """Take the lease; see ``Lock``.
 
         Even without ``wait`` a holder that does not renew is waited for until its lease ends: it may be dead.
         """
         if self._own is None:
-            self.lost = ""
+            self.lost, self._lapsed = "", False
             self._wait_for(wait, timeout)
             self._plan()
             _heart.add(self)
@@ -133,6 +142,7 @@ class Lease(Lock):
                 return
             content = {**self._content, "beat": self._content["beat"] + 1}
             hurried = self._own.bucket.hurried(max(1.0, content["seconds"] / _BEATS))
+            began = _now()
             if self.shared:
                 hurried.put(self._own.key, _bytes(content))
             else:
@@ -142,6 +152,12 @@ class Lease(Lock):
                     return
                 self._etag = etag
             self._content = content
+            # The server noted it at some moment between the two.
+            self._lapsed |= self._late(self._told, _now())
+            self._told = began
+
+    def _late(self, told: float, now: float) -> bool:
+        return now - told > float(self._content["seconds"])
 
     def _plan(self) -> None:
         self.due = time.monotonic() + float(self._content["seconds"]) / _BEATS
@@ -182,6 +198,7 @@ class Lease(Lock):
     def _try(self) -> _Found | None:
         """Take it; otherwise who holds it."""
         self._content = _signature(self.purpose)
+        self._told = _now()
         return self._try_shared() if self.shared else self._try_alone()
 
     def _try_alone(self) -> _Found | None:
@@ -250,6 +267,10 @@ def _signature(purpose: str) -> dict[str, Any]:
         "beat": 0,
         "released": False,
     }
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 def _bytes(content: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from solrl_tasks.store.bucket_objects import Entry
+from solrl_tasks.store.bucket_objects import Entry, Listing
 from solrl_tasks.store.object_path import ObjectPath
 
 _AHEAD_BYTES: Final = 64 * 1024 * 1024
@@ -20,12 +20,13 @@ class ObjectZarr(Store):  # type: ignore[misc]
     """The Zarr store below a place in a bucket.
 
     A value that is there with another content is replaced under a condition only, and after ``confirm``: a writer that
-    lost its lease unnoticed changes nothing. Where the caller holds the lease, one listing (``look``) tells what is
-    there for as long as this object is used, kept up to date by its own writes.
+    lost its lease unnoticed changes nothing. One listing (``look``) tells what is there for as long as this object is
+    used, kept up to date by the writes of this process: it is exact where the caller holds the lease.
 
     Args:
         path: the root of the hierarchy.
         confirm: raises if the caller holds the lease no more.
+        listing: of a folder that holds it, if there is one already.
     """
 
     supports_writes = True
@@ -33,32 +34,34 @@ class ObjectZarr(Store):  # type: ignore[misc]
     supports_partial_writes = False
     supports_listing = True
 
-    def __init__(self, path: ObjectPath, confirm: Callable[[], None]) -> None:
+    def __init__(self, path: ObjectPath, confirm: Callable[[], None], listing: Listing | None = None) -> None:
         super().__init__(read_only=False)
         self._is_open = True
         self.path = path
         self._bucket = path.bucket
         self.confirm = confirm
-        self._listed: dict[str, dict[str, Entry]] = {}
+        self._listing = listing
         self._bodies: dict[str, bytes] = {}
+        self._fetched: set[str] = set()
 
-    def look(self, part: str, bodies: bool) -> None:
-        """List a part (an array) of the hierarchy: no request is needed from then on to know what is there.
+    def look(self) -> Listing:
+        """List the hierarchy: no request is needed from then on to know what is there."""
+        if self._listing is None:
+            self._listing = self._bucket.listing(self.path.key)
+        return self._listing
 
-        Args:
-            bodies: get its objects as well, side by side; those that are remembered from before cost no request.
-        """
-        if part not in self._listed:
-            prefix = f"{self.path.key}/{part}"
-            self._listed[part] = {entry.key: entry for entry in self._bucket.below(prefix)}
-        if bodies:
-            lacking = (entry for key, entry in self._listed[part].items() if key not in self._bodies)
-            self._bodies.update(self._bucket.get_many(lacking))
+    def fetch(self, part: str) -> None:
+        """Get all objects of a part (an array), side by side; what is remembered from before costs no request."""
+        if part in self._fetched:
+            return
+        self._fetched.add(part)
+        entries = self.look().below(self._key(part))
+        self._bodies.update(self._bucket.get_many(entry for entry in entries if entry.key not in self._bodies))
 
     def ahead(self, keys: Iterable[str]) -> Iterator[str]:
         """The same keys in order; the objects of the next ones are got side by side, a bounded amount at a time.
 
-        Their part must have been listed.
+        Without a listing (``look``) each is got when it is read.
         """
         batch: builtins.list[Entry | str] = []
         size = 0
@@ -75,12 +78,12 @@ class ObjectZarr(Store):  # type: ignore[misc]
         """Remember that these objects were found to fit each other, as long as their tags are the same."""
         stamp = self._stamp(keys)
         if stamp is not None:
-            self._bucket.vouched.add(stamp)
+            self._bucket.vouch(stamp)
 
     def is_vouched(self, *keys: str) -> bool:
         """Whether they were found to fit each other, by this process, and are unchanged by the listing."""
         stamp = self._stamp(keys)
-        return stamp is not None and stamp in self._bucket.vouched
+        return stamp is not None and self._bucket.is_vouched(stamp)
 
     def _through(self, batch: "builtins.list[Entry | str]") -> Iterator[str]:
         entries = [entry for entry in batch if isinstance(entry, Entry) and entry.key not in self._bodies]
@@ -98,7 +101,7 @@ class ObjectZarr(Store):  # type: ignore[misc]
         return hash(tuple((entry.key, entry.etag) for entry in entries if entry is not None))
 
     def _entry(self, key: str) -> Entry | None:
-        return self._listed.get(key.partition("/")[0], {}).get(self._key(key))
+        return None if self._listing is None else self._listing.find(self._key(key))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectZarr) and other.path == self.path
@@ -149,11 +152,11 @@ class ObjectZarr(Store):  # type: ignore[misc]
         full = self._key(key)
         if full in self._bodies:
             return self._bodies[full]
-        listed = self._listed.get(key.partition("/")[0])
-        if listed is not None and full not in listed:
-            return None
-        if listed is not None and (known := self._bucket.bodies.find(full, listed[full].etag)) is not None:
-            return known
+        if self._listing is not None:
+            entry = self._listing.find(full)
+            known = None if entry is None else self._bucket.bodies.find(full, entry.etag)
+            if entry is None or known is not None:
+                return known
         try:
             return self._bucket.get(full).data
         except FileNotFoundError:
@@ -161,22 +164,25 @@ class ObjectZarr(Store):  # type: ignore[misc]
 
     def _set(self, key: str, data: bytes) -> None:
         full = self._key(key)
-        etag = self._bucket.create(full, data)
+        there = self._entry(key)
+        etag = self._bucket.create(full, data) if there is None else self._replace(full, data, there)
         while etag is None:
-            self.confirm()
             there = self._bucket.head(full)
-            etag = self._bucket.create(full, data) if there is None else self._bucket.replace(full, data, there.etag)
-        listed = self._listed.get(key.partition("/")[0])
-        if listed is not None:
-            listed[full] = Entry(full, len(data), etag, 0.0)
-            self._bodies.pop(full, None)
+            etag = self._bucket.create(full, data) if there is None else self._replace(full, data, there)
+        if self._listing is not None:
+            self._listing.note(full, Entry(full, len(data), etag, 0.0))
+        self._bodies.pop(full, None)
+
+    def _replace(self, full: str, data: bytes, there: Entry) -> str | None:
+        self.confirm()
+        return self._bucket.replace(full, data, there.etag)
 
     def _delete(self, key: str) -> None:
         full = self._key(key)
         self.confirm()
         self._bucket.delete([full])
-        for listed in self._listed.values():
-            listed.pop(full, None)
+        if self._listing is not None:
+            self._listing.note(full, None)
         self._bodies.pop(full, None)
 
 

@@ -4,7 +4,8 @@ import hashlib
 import os
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.locks import FileLock, holder
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.side_by_side import side_by_side
+from solrl_tasks.store.tenancy import tenancy_of
 
 COMMITTED: Final = "summary.json"
 """Once it is there, nothing in its folder changes any more."""
@@ -60,6 +62,27 @@ def lock_at(path: Place, purpose: str, shared: bool = False, shareable: bool = F
     if isinstance(path, ObjectPath):
         return Lease(path, purpose, shared, shareable)
     return FileLock(path, purpose, shared)
+
+
+@contextmanager
+def shared(gate: Lock) -> Iterator[None]:
+    """Hold a lock together with others for the length of a context; waits for one who has it alone.
+
+    In a bucket all of this process share one lease; see ``Tenancy``.
+    """
+    with tenancy_of(gate).share(gate) if isinstance(gate, Lease) else gate.hold(wait=True):
+        yield
+
+
+def ask_anew(root: Place) -> None:
+    """Believe nothing of a bucket that this process remembers; see ``Known``."""
+    if isinstance(root, ObjectPath):
+        root.bucket.known.forget()
+
+
+def ask_anew_below(path: Place) -> bool:
+    """As ``ask_anew`` for a part of the store; whether anything was remembered of it."""
+    return isinstance(path, ObjectPath) and path.bucket.known.drop_below(path.key)
 
 
 def holder_of(path: Place) -> dict[str, Any] | None:
@@ -156,7 +179,7 @@ def local_files(folder: Place, names: list[str], cache: Path) -> dict[str, Path]
     if not isinstance(folder, ObjectPath):
         return {name: folder / name for name in names if (folder / name).exists()}
     wanted = {f"{folder.key}/{name}": name for name in names}
-    entries = [entry for entry in folder.entries() if entry.key in wanted]
+    entries = [entry for entry in _listed(folder, list(wanted)) if entry.key in wanted]
     copies = side_by_side(lambda entry: _copy(folder, entry, cache / "objects"), entries)
     _make_room(cache / "objects")
     found = zip(entries, copies, strict=True)
@@ -187,6 +210,15 @@ def local_folder(folder: Place, cache: Path) -> Path:
     return copy
 
 
+def _listed(folder: ObjectPath, wanted: list[str]) -> list[Entry]:
+    bucket = folder.bucket
+    listing = bucket.known.listing(folder.key)
+    if listing is None or not all(key in listing for key in wanted):
+        listing = bucket.listing(folder.key)
+        bucket.known.keep(listing)
+    return list(listing.below(folder.key))
+
+
 def _all(path: ObjectPath) -> list[Entry]:
     own = path.bucket.head(path.key)
     return [*([own] if own else []), *path.entries()]
@@ -213,7 +245,9 @@ def _copy(folder: ObjectPath, entry: Entry, cache: Path) -> Path | None:
     except FileNotFoundError:
         pass
     try:
-        atomic.write_bytes(copy, folder.bucket.get(entry.key).data)
+        # What this process has just written need not come back.
+        known = folder.bucket.bodies.find(entry.key, entry.etag)
+        atomic.write_bytes(copy, folder.bucket.get(entry.key).data if known is None else known)
     except FileNotFoundError:
         return None
     return copy

@@ -236,12 +236,13 @@ class Pool:
             prompts: ``text`` and ``metadata`` of each row, JSON.
         """
         if self.noted_prompts() != list(prompts):
-            atomic.write_sealed(self._folder.path / PROMPTS, list(prompts))
+            atomic.write_sealed(self._folder.path / PROMPTS, list(prompts), once=True)
 
     def noted_prompts(self) -> list[dict[str, Any]] | None:
         """What ``note_prompts`` kept; None where nothing was, or the file is damaged."""
         try:
-            return list(atomic.read_sealed(self._folder.path / PROMPTS))
+            # They follow from the key, as the spec does.
+            return list(atomic.read_sealed(self._folder.path / PROMPTS, once=True))
         except (FileNotFoundError, DamagedError):
             return None
 

@@ -73,7 +73,7 @@ class RecordShelf:
         """Store a record if it is new, and return its id as a number of 64 bits."""
         name = record_id(record)
         path = self._folder / f"{name}.json"
-        if name not in self._saved and not path.exists():
+        if name not in self._saved and not path.is_file():
             atomic.write_sealed(path, record)
         self._saved.add(name)
         return int(name, 16)
@@ -85,7 +85,7 @@ class RecordShelf:
     def load(self, number: int) -> dict[str, Any] | None:
         """The record with this number; None if its file is lost or damaged."""
         try:
-            found = atomic.read_sealed(self._folder / f"{number:016x}.json")
+            found = atomic.read_sealed(self._folder / f"{number:016x}.json", once=True)
         except (FileNotFoundError, DamagedError):
             return None
         return found if isinstance(found, dict) else None

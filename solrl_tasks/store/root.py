@@ -43,6 +43,8 @@ class Store:
     Args:
         root: an existing store, a folder or ``s3://bucket/prefix``. Use ``Store.open`` to make one.
 
+    Of a bucket everything is asked anew that this process remembers.
+
     Raises:
         StoreError: the folder is no store, or one of a newer format.
     """
@@ -50,6 +52,7 @@ class Store:
     def __init__(self, root: str | Place) -> None:
         self.root: Place = places.place_of(root).absolute()
         self.cache = places.cache_of(self.root)
+        places.ask_anew(self.root)
         marker = self.root / "store.json"
         try:
             found = atomic.read_sealed(marker)
@@ -132,8 +135,7 @@ class Store:
     @contextmanager
     def in_use(self, purpose: str) -> Iterator[None]:
         """Keep the garbage collection out for the length of a context. Runs and pool locks do it too."""
-        gate = self.gate(purpose, shared=True)
-        with gate.hold(wait=True):
+        with places.shared(self.gate(purpose, shared=True)):
             yield
 
     def gate(self, purpose: str, shared: bool) -> Lock:
@@ -162,9 +164,12 @@ class Store:
             MissingObjectError: nothing is there.
         """
         if not path.exists():
-            where = self.relative(path)
-            raise MissingObjectError(f"{what} is not in the store {self.root}: {where} does not exist")
+            raise self.missing(path, what)
         return path
+
+    def missing(self, path: Place, what: str) -> MissingObjectError:
+        """The error that says that something is not there."""
+        return MissingObjectError(f"{what} is not in the store {self.root}: {self.relative(path)} does not exist")
 
     def _sweep(self) -> None:
         for name in (".", *KINDS, "quarantine"):

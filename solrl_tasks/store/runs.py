@@ -1,7 +1,7 @@
 """Runs: one folder per run id, with its configuration, committed iterations and what it spent."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
@@ -107,7 +107,7 @@ class RunView:
 
     def _read(self, path: Place) -> dict[str, Any] | None:
         try:
-            return dict(atomic.read_sealed(path))
+            return dict(atomic.read_sealed(path, once=True))
         except FileNotFoundError:
             return None
         except DamagedError as error:
@@ -135,6 +135,7 @@ class Run(RunView):
         super().__init__(store, run_id)
         self._held = ExitStack()
         self._lock: Lock | None = None
+        self._written: dict[int, dict[str, Ref]] = {}
 
     @classmethod
     def open(
@@ -176,17 +177,28 @@ class Run(RunView):
 
     def note_ref(self, iteration: int, stage: str, ref: Ref) -> None:
         """Note what a stage made or used, so that it is found again and the garbage collection keeps it."""
+        self.note_refs(iteration, {stage: ref})
+
+    def note_refs(self, iteration: int, refs: Mapping[str, Ref]) -> None:
+        """``note_ref`` of several at once."""
         self._confirm()
-        path = self.iteration_dir(iteration) / "refs.json"
-        try:
-            noted = self.refs(iteration)
-        except DamagedError as error:
-            self._damaged(path, error)
-            noted = {}
-        if noted.get(stage) != ref:
-            noted[stage] = ref
+        before = self._noted(iteration)
+        noted = {**before, **refs}
+        if noted != before:
             content = {name: item.model_dump(mode="json") for name, item in noted.items()}
-            atomic.write_sealed(path, content)
+            atomic.write_sealed(self.iteration_dir(iteration) / "refs.json", content)
+        if isinstance(self.path, ObjectPath):
+            # Nobody else writes while the run is held, which has just been confirmed.
+            self._written = {iteration: noted}
+
+    def _noted(self, iteration: int) -> dict[str, Ref]:
+        if iteration in self._written:
+            return self._written[iteration]
+        try:
+            return self.refs(iteration)
+        except DamagedError as error:
+            self._damaged(self.iteration_dir(iteration) / "refs.json", error)
+            return {}
 
     def pin_inputs(self, inputs: dict[str, str]) -> None:
         """Hold the run to what its configuration only points to, such as the contents of files.
@@ -221,12 +233,13 @@ class Run(RunView):
             StoreError: another summary is committed already; the same one again is no fault.
         """
         self._confirm()
+        path = self.iteration_dir(iteration) / "summary.json"
+        if isinstance(path, ObjectPath) and atomic.write_sealed_once(path, summary):
+            return
         stored = self.summary(iteration)
-        if stored is None:
-            written = atomic.write_sealed_once(self.iteration_dir(iteration) / "summary.json", summary)
-        else:
-            written = digest(stored) == digest(summary)
-        if not written:
+        if stored is None and atomic.write_sealed_once(path, summary):
+            return
+        if stored is None or digest(stored) != digest(summary):
             raise StoreError(f"run {self.run_id}: iteration {iteration} is committed with another summary")
 
     def _confirm(self) -> None:

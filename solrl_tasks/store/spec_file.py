@@ -3,7 +3,7 @@
 import logging
 from typing import Any, Final
 
-from solrl_tasks.store import atomic
+from solrl_tasks.store import atomic, places
 from solrl_tasks.store.array_names import REWARDS
 from solrl_tasks.store.arrays import group_metadata
 from solrl_tasks.store.errors import DamagedError, StoreError
@@ -28,7 +28,7 @@ def read_spec(path: Place, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
         FileNotFoundError: there is none.
         DamagedError: it cannot be read, or is of another key.
     """
-    stored = atomic.read_sealed(path / SPEC)
+    stored = atomic.read_sealed(path / SPEC, once=True)
     # So that a copy under another name, or a path that leads elsewhere, is not taken for what it is a copy of.
     if key_of(stored["spec"]) != key:
         raise DamagedError(path, "it belongs to another key")
@@ -56,17 +56,17 @@ class SpecFile:
         Raises:
             StoreError: the folder has the same spec with another shape.
         """
-        # A request less for a bucket, where only the spec tells that there is something.
-        if (isinstance(self._path, ObjectPath) or self._path.exists()) and self._damage():
+        stored, why = self._look()
+        if why:
             with lock.hold(wait=True):
-                why = self._damage()
+                # Somebody else may have made it anew meanwhile: that is never told from what is remembered.
+                places.ask_anew_below(self._path)
+                stored, why = self._look()
                 if why and (aside := self._store.move_aside(self._path, why, SPEC)):
                     logger.warning("%s; moved to %s, and everything in it is computed again", why, aside)
-        try:
-            stored = atomic.read_sealed(self._path / SPEC)
-        except FileNotFoundError:
+        if stored is None:
             self._publish()
-            stored = atomic.read_sealed(self._path / SPEC)
+            stored = atomic.read_sealed(self._path / SPEC, once=True)
         changed = differences(stored["shape"], self._shape)
         if changed:
             raise StoreError(
@@ -75,20 +75,21 @@ class SpecFile:
             )
         self._mend_groups()
 
-    def _damage(self) -> str:
+    def _look(self) -> tuple[dict[str, Any] | None, str]:
+        """What is stored, None if there is nothing to go by; and why it is damaged, if it is."""
         try:
-            stored = atomic.read_sealed(self._path / SPEC)
+            stored = atomic.read_sealed(self._path / SPEC, once=True)
         except FileNotFoundError:
             if isinstance(self._path, ObjectPath):
                 # The rest of one whose removal was killed, from the spec on: what it holds is still true.
-                return ""
-            return f"{self._path} is damaged: it has no {SPEC}" if self._path.exists() else ""
+                return None, ""
+            return None, f"{self._path} is damaged: it has no {SPEC}" if self._path.exists() else ""
         except DamagedError as error:
-            return str(error)
+            return None, str(error)
         fits = (
             isinstance(stored, dict) and set(stored) == {"spec", "shape"} and key_of(stored["spec"]) == self._path.name
         )
-        return "" if fits else f"{self._path} is damaged: its {SPEC} belongs to another key"
+        return (stored, "") if fits else (None, f"{self._path} is damaged: its {SPEC} belongs to another key")
 
     def _publish(self) -> None:
         with atomic.publish_folder(self._path, SPEC) as temporary:
