@@ -18,7 +18,7 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.arms import ArmRun
 from solrl_tasks.studies.execution import read_execution, stage_seconds
-from solrl_tasks.studies.plan import show_seconds
+from solrl_tasks.studies.plan import other_devices, show_seconds
 from solrl_tasks.studies.sharing import UPDATE, Shelf, Units, iteration_units, model_of, runs_of
 from solrl_tasks.tracking.environments import first_environment
 
@@ -48,10 +48,16 @@ class ArmForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """All arms of a study."""
+    """All arms of a study.
+
+    Attributes:
+        shared_by: processes that had the device together while what estimates rest on was measured.
+        note: what else to know of the figures, for people; see ``plan.other_devices``.
+    """
 
     arms: tuple[ArmForecast, ...]
     shared_by: int = 1
+    note: str = ""
 
     @property
     def missing(self) -> int:
@@ -72,7 +78,12 @@ class Forecast:
     def as_json(self) -> dict[str, Any]:
         """Arms and totals as plain values."""
         totals = {"missing": self.missing, "forwards": self.forwards, "seconds": self.seconds}
-        return {"arms": [vars(arm) for arm in self.arms], **totals, "measured_beside": self.shared_by}
+        return {
+            "arms": [vars(arm) for arm in self.arms],
+            **totals,
+            "measured_beside": self.shared_by,
+            "note": self.note,
+        }
 
 
 def forecast(store: Store | None, runs: Sequence[ArmRun], device: torch.device, threads: int = 1) -> Forecast:
@@ -93,7 +104,9 @@ def forecast(store: Store | None, runs: Sequence[ArmRun], device: torch.device, 
         by_arm.setdefault(run.arm.name, []).append(run)
     # Taken in the order in which they run: the first arm that needs what is shared pays for it.
     lacking = {run.run_id: _lacking(shelf, run, committed[run.run_id]) for run in runs}
-    return Forecast(tuple(_arm(mine, committed, lacking, rates) for mine in by_arm.values()), rates.processes)
+    arms = tuple(_arm(mine, committed, lacking, rates) for mine in by_arm.values())
+    notes = dict.fromkeys(other_devices(run.recipe.workers, device) for run in runs)
+    return Forecast(arms, rates.processes, " ".join(note for note in notes if note))
 
 
 def forecast_rows(found: Forecast) -> list[dict[str, str]]:
@@ -113,7 +126,11 @@ def forecast_rows(found: Forecast) -> list[dict[str, str]]:
 
 
 def forecast_summary(found: Forecast) -> str:
-    """The forecast in a sentence or two."""
+    """The forecast in a sentence or two, and its note."""
+    return f"{_counted(found)} {found.note}".strip()
+
+
+def _counted(found: Forecast) -> str:
     if not found.missing:
         return "Every run is complete: nothing is to be computed."
     first = f"{found.missing} steps are missing: at most {found.forwards} forward passes"

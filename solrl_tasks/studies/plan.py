@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import torch
 from scipy.optimize import nnls
 
+from solrl_tasks.config.recipe import WorkersSpec
+from solrl_tasks.engines.base import hardware_name
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.costs import CostBook, PoolCost
 from solrl_tasks.store.keys import canonical_json, key
 from solrl_tasks.store.pool import Pool
+from solrl_tasks.workers.ray_cluster import cluster_address
 
 UNLIKE: Final = frozenset({"algo_version", "policy", "prompts", "exploration_seed", "seed_scheme", "steps", "chunk"})
 """Fields of a pool's spec that two pools may differ in and still cost the same for an image and a step."""
@@ -64,9 +68,14 @@ class PlannedPool:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """All pools of a study, each once."""
+    """All pools of a study, each once.
+
+    Attributes:
+        note: what else to know of the figures, for people; see ``other_devices``.
+    """
 
     pools: tuple[PlannedPool, ...]
+    note: str = ""
 
     @property
     def blocks(self) -> int:
@@ -101,7 +110,12 @@ class StudyPlan:
     def as_json(self) -> dict[str, Any]:
         """Pools and totals as plain values."""
         totals = {name: getattr(self, name) for name in ("blocks", "missing", "forwards", "images", "seconds")}
-        return {"pools": [vars(pool) for pool in self.pools], **totals, "unmeasured": list(self.unmeasured)}
+        return {
+            "pools": [vars(pool) for pool in self.pools],
+            **totals,
+            "unmeasured": list(self.unmeasured),
+            "note": self.note,
+        }
 
 
 def plan_pools(session: Session, jobs: Mapping[str, PoolJob]) -> StudyPlan:
@@ -119,7 +133,23 @@ def plan_pools(session: Session, jobs: Mapping[str, PoolJob]) -> StudyPlan:
         tuple(
             _plan(session, " = ".join(labels), found, [jobs[label] for label in labels], book)
             for found, labels in together.items()
-        )
+        ),
+        other_devices(session.recipe.workers, session.device),
+    )
+
+
+def other_devices(workers: WorkersSpec, planned: torch.device) -> str:
+    """That a plan was made for a device of this process, where others may do the work; empty where they cannot.
+
+    A cluster that a run starts for itself has the devices of this machine. Nothing short of its actors knows those of
+    another one, and a plan starts none.
+    """
+    address = cluster_address(workers) if workers.kind == "ray" else None
+    if address is None:
+        return ""
+    return (
+        f"This is for {hardware_name(planned)}, which is here. workers.kind is ray: should the cluster at {address} "
+        "have other devices, what they computed is not counted as there, and what they take is not known here."
     )
 
 
@@ -185,7 +215,11 @@ def plan_rows(plan: StudyPlan) -> list[dict[str, str]]:
 
 
 def plan_summary(plan: StudyPlan) -> str:
-    """The plan in a sentence or two."""
+    """The plan in a sentence or two, and its note."""
+    return f"{_counted(plan)} {plan.note}".strip()
+
+
+def _counted(plan: StudyPlan) -> str:
     cached = plan.blocks - plan.missing
     if not plan.missing:
         return f"All {plan.blocks} blocks of {len(plan.pools)} pools are there: nothing is to be computed."

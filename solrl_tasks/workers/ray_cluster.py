@@ -115,6 +115,11 @@ class Cluster:
         return dict(ray.cluster_resources())
 
 
+def cluster_address(spec: WorkersSpec) -> str | None:
+    """Of a cluster that is there already, perhaps on other machines; None where one is started on this machine."""
+    return spec.address or os.environ.get("RAY_ADDRESS")
+
+
 @contextmanager
 def connected(spec: WorkersSpec) -> Iterator[Cluster]:
     """A cluster for as long as the context lasts: the one at ``workers.address``, else one of this machine's own.
@@ -124,7 +129,7 @@ def connected(spec: WorkersSpec) -> Iterator[Cluster]:
     Raises:
         WorkersError: Ray is not installed, or no cluster can be had.
     """
-    address = spec.address or os.environ.get("RAY_ADDRESS")
+    address = cluster_address(spec)
     if address and "://" in address:
         raise WorkersError(
             f"workers.address is {address!r}: runs do not go through Ray Client. Give host:port, or auto, "

@@ -1,7 +1,10 @@
 """Plans: what they promise is what is then computed, they touch nothing, and they never guess a time."""
 
 import pytest
+import torch
 
+from solrl_tasks.config.recipe import WorkersSpec
+from solrl_tasks.engines.base import hardware_name
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.plan import plan_baseline
 from solrl_tasks.stages.session import planning_session
@@ -59,6 +62,24 @@ def test_a_plan_can_be_made_while_another_process_computes(tmp_path, recipe_of, 
         session = planning_session(tmp_path / "store", "study", recipe_of())
         with proxy(running).open(running).lock("as another process would"):
             assert plan_pools(session, {"a": proxy(session)}).missing == 0
+
+
+def test_a_plan_for_a_cluster_says_whose_device_it_is_for(tmp_path, recipe_of, monkeypatch):
+    def planned(**workers):
+        recipe = recipe_of().model_copy(update={"workers": WorkersSpec(**workers)})
+        session = planning_session(tmp_path / "store", "study", recipe)
+        return plan_pools(session, {"a": proxy(session)})
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    here = hardware_name(torch.device("cpu"))
+    away = planned(kind="ray", address="head:6379")
+    assert f"This is for {here}" in away.note and "head:6379" in away.note
+    assert plan_summary(away).endswith(away.note) and away.as_json()["note"] == away.note
+    own = planned(kind="ray")
+    assert own.note == "" and own.pools == planned().pools, "actors of this machine make what this process would"
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert "the cluster at auto" in planned(kind="ray").note
+    assert planned(kind="inline").note == ""
 
 
 def test_what_is_damaged_is_missing(opened):

@@ -296,6 +296,10 @@ def test_a_forecast_is_what_is_then_done(root, base):
     after = forecast(Store.open(root), runs, CPU)
     assert (after.missing, after.forwards, after.seconds) == (0, 0, 0.0)
     assert "nothing is to be computed" in forecast_summary(after)
+    assert before.note == after.note == ""
+    spread = base.model_copy(update={"workers": WorkersSpec(kind="ray", address="head:6379")})
+    away = forecast(None, runs_of(spread, changes), CPU)
+    assert "the cluster at head:6379" in forecast_summary(away)
 
 
 BRIGHT = {"rewards": [{"name": "brightness"}]}
