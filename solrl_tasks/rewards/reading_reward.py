@@ -11,7 +11,16 @@ from torch import Tensor
 import solrl_tasks
 from solrl_tasks.rewards.base import RewardError
 from solrl_tasks.rewards.model_reward import ModelReward, WeightOptions
-from solrl_tasks.rewards.weights import Folder, Hub, Random, fetch_tokenizer, find_place, has_tokenizer, identify
+from solrl_tasks.rewards.weights import (
+    Folder,
+    Hub,
+    Random,
+    fetch_tokenizer,
+    find_place,
+    has_tokenizer,
+    identify,
+    require_unchanged,
+)
 
 EMBEDDED_TOKENIZER: Final = Path(solrl_tasks.__file__).parent / "models" / "embedded" / "tokenizer"
 """Random models read prompts with the one that is always there."""
@@ -29,6 +38,9 @@ class PromptTokens:
     Args:
         folder: of a tokenizer that transformers reads.
         length: to which prompts are cut or filled up.
+
+    Raises:
+        RewardError: it cannot be read, or its files have changed since a reward's version was taken from them.
     """
 
     def __init__(self, folder: Path, length: int) -> None:
@@ -39,6 +51,7 @@ class PromptTokens:
             self.tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except (OSError, ValueError) as error:
             raise RewardError(f"the tokenizer in {folder} cannot be read: {error}") from error
+        require_unchanged(folder)
 
     def __call__(self, prompt: str) -> tuple[Tensor, Tensor]:
         """Ids and mask int64 ``[1, length]`` of a prompt; what is beyond the length is cut off before the end token."""

@@ -338,6 +338,21 @@ def test_options_are_checked():
         tiny("clipscore", tokenizer="random")
 
 
+@pytest.mark.parametrize("name", ["clipscore", "imagereward"])
+def test_a_tokenizer_that_changes_between_version_and_loading_is_refused(tmp_path, name):
+    folder = tmp_path / "words"
+    shutil.copytree(TOKENIZER, folder)
+    reward = tiny(name, tokenizer=str(folder))
+    asked = pictures(1), prompts(1), [{}]
+    assert len(reward(*asked)) == 1
+    reward.unload()
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()), indent=1))
+    for _ in range(2):
+        with pytest.raises(RewardError, match=r"words have changed since .* put the old files back"):
+            reward(*asked)
+
+
 # Failures
 
 
