@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import socket
 import threading
@@ -225,18 +226,20 @@ def serve(
 ) -> None:
     """Serve a reward until the process is told to stop; what is being scored then is given a few seconds.
 
-    Where it listens on loopback, or other ``hosts`` are named, it answers under those names alone.
+    Args:
+        hosts: names under which it answers, see ``known_names``.
 
     Raises:
-        UserError: the address is open to others and there is no token, or it cannot be had.
+        UserError: the address is open to others and there is no token, or it cannot be had; or a name is none.
     """
     require_token(host, token)
+    known = known_names(host, hosts)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise UserError(f"{host}:{port} cannot be listened on: {error}: name another with --host or --port") from error
-    app = RewardApp(reward, token, limits, hosts if hosts or is_loopback(host) else None).app
+    app = RewardApp(reward, token, limits, known).app
     # No access log: requests are many, and what is in their headers is nobody's business.
     config = uvicorn.Config(
         app,
@@ -247,6 +250,43 @@ def serve(
     )
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def known_names(host: str, allowed: Collection[str]) -> frozenset[str] | None:
+    """Names that requests may be made under besides those of loopback; None is any name.
+
+    On loopback, where there may be no token, only what is allowed. Elsewhere the token keeps out whoever is led here
+    under a strange name, and any name will do unless some are allowed: then those, and the address itself.
+
+    Raises:
+        UserError: one of the allowed is no bare name.
+    """
+    for name in allowed:
+        if not name or _host_name(name) != name.strip("[]").lower():
+            raise UserError(f"--allow-host {name!r} is no name: give it without scheme, port and path: scorer.example")
+    names = frozenset(map(_host_name, allowed))
+    if not names:
+        return names if is_loopback(host) else None
+    return names if _everywhere(host) else names | {host.lower()}
+
+
+def address_of(host: str, port: int, allowed: Collection[str]) -> str:
+    """Where a recipe finds the server: on this machine as it is, from others behind something that speaks https."""
+    if is_loopback(host):
+        return f"http://{bracketed(host)}:{port}"
+    return f"https://{next(iter(allowed), socket.gethostname() if _everywhere(host) else bracketed(host))}"
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in an address."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _everywhere(host: str) -> bool:
+    """Whether it stands for all addresses of this machine."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return not host
 
 
 def require_token(host: str, token: str | None) -> None:

@@ -37,26 +37,27 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="Also answer under this name; on loopback only its own names are known."),
+        typer.Option("--allow-host", help="A name that requests may come under, besides loopback's; others get 421."),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Most images of one request.")] = 64,
     max_mb: Annotated[int, typer.Option("--max-mb", min=1, help="Most MiB of one request.")] = 256,
 ) -> None:
     """Serve a reward over HTTP, for the reward remote of a recipe. Ends with Ctrl-C."""
-    from flows.reward_server import Limits, require_token, serve
+    from flows.reward_server import Limits, address_of, bracketed, known_names, require_token, serve
     from solrl_tasks.rewards.scoring import make_reward
 
     token = _token(token_env)
     require_token(host, token)
+    allowed = tuple(allow_host or ())
+    known_names(host, allowed)
     reward = make_reward(_spec(name, options), _device(device))
     reward.prepare()
-    shown = f"[{host}]" if ":" in host else host
-    recipe = {"url": f"http://{shown}:{port}", "reward": reward.name, "version": reward.version}
+    recipe = {"url": address_of(host, port, allowed), "reward": reward.name, "version": reward.version}
     if token_env is not None:
         recipe["token_env"] = token_env
-    say(f"Serving {reward.name}, version {reward.version}, at {recipe['url']}. In a recipe:")
+    say(f"Serving {reward.name}, version {reward.version}, at http://{bracketed(host)}:{port}. In a recipe:")
     say(f"  - {{name: remote, options: {json.dumps(recipe)}}}")
-    serve(reward, host, port, token, Limits(batch=batch, body=max_mb * MEBIBYTE), tuple(allow_host or ()))
+    serve(reward, host, port, token, Limits(batch=batch, body=max_mb * MEBIBYTE), allowed)
 
 
 def _token(variable: str | None) -> str | None:

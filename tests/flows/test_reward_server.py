@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app as cli
 from flows.errors import UserError
-from flows.reward_server import Limits, RewardApp, require_token, serve
+from flows.reward_server import Limits, RewardApp, address_of, known_names, require_token, serve
 from solrl_tasks.config.recipe import RewardSpec
 from solrl_tasks.rewards.base import NamedReward, RewardError
 from solrl_tasks.rewards.protocol import encode_image
@@ -287,6 +287,50 @@ def test_the_command_serves_and_says_how_to_use_it(monkeypatch):
     made = make_reward(RewardSpec.model_validate(entry))
     assert made.name == "remote"
     assert entry["options"]["token_env"] == "TOKEN_HERE"
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "answered", "refused"),
+    [
+        ("127.0.0.1", (), ["localhost:1", "127.0.0.1"], ["scorer.example", "0.0.0.0", "192.0.2.7"]),
+        ("127.0.0.1", ("Scorer.Example",), ["localhost", "scorer.example:8"], ["other.example", "0.0.0.0"]),
+        ("0.0.0.0", (), ["any.example", "192.0.2.7:8710", "localhost"], []),
+        ("0.0.0.0", ("scorer.example",), ["SCORER.example", "localhost"], ["192.0.2.7", "0.0.0.0:8710"]),
+        ("192.0.2.7", ("scorer.example",), ["scorer.example", "192.0.2.7:8710"], ["192.0.2.8", "other.example"]),
+        ("fd00::1", ("[fd00::2]",), ["[fd00::1]:8710", "[fd00::2]", "[::1]"], ["[fd00::3]"]),
+        ("::", ("scorer.example",), ["scorer.example"], ["[::]:8710", "[fd00::1]"]),
+    ],
+)
+def test_names_that_are_answered_to(host, allowed, answered, refused):
+    app = RewardApp(_here(), TOKEN, Limits(), known_names(host, allowed)).app
+    with TestClient(app) as client:
+        for name, status in [*((name, 200) for name in answered), *((name, 421) for name in refused)]:
+            assert client.get("/health", headers={"Host": name}).status_code == status, name
+            asked = client.get("/v1/reward", headers={"Host": name})
+            assert asked.status_code == (401 if status == 200 else 421), "a name that is known lets nobody in"
+
+
+@pytest.mark.parametrize("name", ["http://scorer.example", "scorer.example:8710", "scorer.example/", ""])
+def test_an_allowed_name_that_could_never_come_is_refused(name):
+    with pytest.raises(UserError, match="is no name: give it without scheme, port and path"):
+        known_names("0.0.0.0", (name,))
+    assert "is no name" in refused("colourfulness", "--allow-host", name)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "url"),
+    [
+        ("127.0.0.1", ("scorer.example",), "http://127.0.0.1:8710"),
+        ("::1", (), "http://[::1]:8710"),
+        ("0.0.0.0", (), f"https://{socket.gethostname()}"),
+        ("0.0.0.0", ("scorer.example", "b.example"), "https://scorer.example"),
+        ("192.0.2.7", (), "https://192.0.2.7"),
+        ("fd00::1", (), "https://[fd00::1]"),
+    ],
+)
+def test_the_address_for_a_recipe_is_one_that_recipes_take(host, allowed, url):
+    assert address_of(host, 8710, allowed) == url
+    remote(url, version="1")
 
 
 def test_an_image_that_is_small_only_while_packed_is_refused():
