@@ -9,6 +9,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from flows.outage import answers
 from flows.reporting import current_reporter, run_logger
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class FlowWatcher:
         if self._broken or total <= 0 or not due:
             return
         self._told = time.monotonic()
+        if not answers():
+            return
         try:
             self._tell(100.0 * done / total, f"{self._study}: {done} of {total} steps of all runs")
         except Exception as error:  # a bar is not worth a study: no more of it is tried

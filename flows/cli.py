@@ -1,8 +1,9 @@
 """The command line: ``solrl``."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, Never
 
 import typer
 
@@ -17,6 +18,7 @@ from flows.commands.train import train
 from flows.commands.up import up
 from flows.console import complain
 from flows.errors import UserError, in_words, is_for_people
+from flows.patience import stopped_waiting
 
 ABOUT: Final = "Sol-RL experiments: explore cheaply, train precisely, pay for nothing twice."
 
@@ -48,4 +50,15 @@ def main() -> None:
         if not is_for_people(error):
             raise
         complain(in_words(error))
-        sys.exit(error.code if isinstance(error, UserError) else 1)
+        _leave(error.code if isinstance(error, UserError) else 1)
+    except SystemExit as ended:
+        _leave(ended.code)
+
+
+def _leave(code: int | str | None) -> Never:
+    if stopped_waiting() and isinstance(code, int):
+        # Prefect would try for minutes more to send what it holds back, to a server that is gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -1,12 +1,17 @@
 """Flows that take the parameters they name and no others."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from prefect import Flow
 from prefect.exceptions import ParameterTypeError
+from prefect.settings import PREFECT_API_URL
+
+from flows.outage import interruptible, watching
+from flows.reporting import current_reporter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,10 +38,18 @@ class ClosedFlow(Flow[Any, Any]):
 
 
 def closed_flow(name: str, flow_run_name: Callable[[], str] | None = None) -> Callable[[Function], ClosedFlow]:
-    """As ``prefect.flow``, for a flow that is deployed. Its results are in the store, so that none is kept besides."""
+    """As ``prefect.flow``, for a flow that is deployed. Its results are in the store, so that none is kept besides.
+
+    While it runs, whoever follows it is told when Prefect's server does not answer.
+    """
 
     def made(function: Function) -> ClosedFlow:
-        return ClosedFlow(function, name=name, flow_run_name=flow_run_name, persist_result=False)
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with watching(str(PREFECT_API_URL.value() or ""), current_reporter().note), interruptible():
+                return function(*args, **kwargs)
+
+        return ClosedFlow(watched, name=name, flow_run_name=flow_run_name, persist_result=False)
 
     return made
 

@@ -3,9 +3,12 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from prefect.logging.handlers import APILogWorker
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Failed
 
 from flows.errors import in_words, is_for_people
+from flows.outage import lost_server
+from flows.patience import stop_waiting
 from flows.reporting import run_logger
 
 if TYPE_CHECKING:
@@ -23,7 +26,13 @@ def failed(message: str, data: Any = None) -> "State[Any]":
 
 
 def failed_by(error: Exception) -> "State[Any]":
-    """The end of a flow run by an error: in words where it is for people, else raised again with its traceback."""
+    """The end of a flow run by an error: in words where it is for people, else raised again with its traceback.
+
+    Where Prefect's server was lost, the run's end is tried to be told it once.
+    """
+    if lost := lost_server(error, str(PREFECT_API_URL.value() or "")):
+        stop_waiting()
+        return failed(lost)
     if not is_for_people(error):
         raise error
     return failed(in_words(error))

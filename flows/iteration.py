@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prefect import flow, runtime
 from prefect.states import Completed
 
+from flows.outage import interruptible
 from flows.presence import present
 from flows.settings import Settings
 
@@ -54,7 +55,7 @@ def iteration(run_id: str, step: int) -> Any:
         called.append(stage.__name__)
         return call_as_task(stage, session, job)
 
-    with present(Settings.read(), runtime.flow_run.id, runtime.flow_run.name):
+    with interruptible(), present(Settings.read(), runtime.flow_run.id, runtime.flow_run.name):
         known = committed_summary(session, step) is not None
         summary = run_step(session, step, call)
         reused = known and not called

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from flows.outage import wait_for_server
 from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
@@ -138,10 +139,15 @@ class Publisher:
         self.shown: MlflowRun | None = None
 
     def step_done(self, step: int) -> None:
-        """Show a committed step in MLflow, and as artifacts of the flow run that calls."""
+        """Show a committed step in MLflow, and as artifacts of the flow run that calls.
+
+        Raises:
+            ServerLost: Prefect's server does not come back.
+        """
         session = self._session
         summaries = read_summaries(session.run)
         self._publish("RUNNING", summaries)
+        wait_for_server()
         there = [summary for summary in summaries if summary.step <= step]
         show_iteration(there, session.device.type, self.shown, session.reporter.note)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from flows.outage import wait_for_server
 from solrl_tasks.reports.markdown import render_linked
 from solrl_tasks.reports.page import Page
 from solrl_tasks.reports.stored import HTML
@@ -16,6 +17,9 @@ def show_report(run_id: str, page: Page, html: Place, mlflow: MlflowRun | None, 
     """Make the artifacts of a report: ``<run>-report``, its text, and ``<run>-report-page``, a link to it in MLflow.
 
     Outside of a flow run nothing is made. A fault of Prefect is told through ``note`` and goes no further.
+
+    Raises:
+        ServerLost: its server does not come back.
     """
     telemetry.switch_off()
     from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -23,6 +27,7 @@ def show_report(run_id: str, page: Page, html: Place, mlflow: MlflowRun | None, 
 
     if FlowRunContext.get() is None:
         return
+    wait_for_server()
 
     def address(name: str) -> str:
         return "" if mlflow is None else mlflow.image_url(f"{REPORT_FOLDER}/{name}")

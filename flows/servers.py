@@ -91,15 +91,16 @@ def mlflow_server(settings: Settings) -> ServerSpec:
     )
 
 
-def probe(spec: ServerSpec, limit: float = PROBE_LIMIT) -> Answer:
-    """Whether the expected server answers, nothing does, or something else does.
+def opener(address: Address) -> urllib.request.OpenerDirector:
+    """What asks a server whether it is there. Proxies are left out of it for addresses on this machine."""
+    handlers = [urllib.request.ProxyHandler({})] if address.is_local else []
+    return urllib.request.build_opener(*handlers)
 
-    Proxies are left out of it for addresses on this machine.
-    """
-    handlers = [urllib.request.ProxyHandler({})] if spec.address.is_local else []
-    opener = urllib.request.build_opener(*handlers)
+
+def probe(spec: ServerSpec, limit: float = PROBE_LIMIT) -> Answer:
+    """Whether the expected server answers, nothing does, or something else does."""
     try:
-        with opener.open(spec.health, timeout=limit) as response:
+        with opener(spec.address).open(spec.health, timeout=limit) as response:
             return "answers" if spec.recognise(response.read(1000)) else "foreign"
     except urllib.error.HTTPError:
         return "foreign"

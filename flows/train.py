@@ -10,6 +10,7 @@ from prefect.states import Completed
 from flows.closed import closed_flow
 from flows.ending import failed_by
 from flows.iteration import iteration, registered
+from flows.outage import answers
 from flows.parameters import (
     Actors,
     Engine,
@@ -108,7 +109,7 @@ def _train(run_id: str, config: str, asked: dict[str, object]) -> Any:
 
     recipe, base = read_usable(config, asked)
     settings = Settings.read()
-    reporter = Reporters(current_reporter(), ProgressReporter(run_id))
+    reporter = Reporters(current_reporter(), ProgressReporter(run_id, answers=answers))
     with (
         present(settings, runtime.flow_run.id, run_id),
         open_session(settings.store_root, run_id, recipe, reporter, base) as session,

@@ -15,6 +15,8 @@ from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import console, say, shown_command
 from flows.errors import UserError
 from flows.lifecycle import running_servers
+from flows.outage import answers, ending_in_words, watching
+from flows.patience import patient
 from flows.processes import raise_on_termination
 from flows.settings import DEFAULT_CONFIG, Settings
 
@@ -64,10 +66,12 @@ def run_here(settings: Settings, run_id: str, config: str, asked: Mapping[str, A
     try:
         with running_servers(settings, say) as used:
             preload.join()  # two threads that import the same packages can wait for each other
-            try:
-                result, flow_run_id = _run(settings, parameters, recipe.iterations)
-            finally:
-                _drain()
+            with patient(), watching(settings.prefect.url, say):
+                try:
+                    with ending_in_words(settings.prefect.url):
+                        result, flow_run_id = _run(settings, parameters, recipe.iterations)
+                finally:
+                    _drain()
             summaries = _show(settings, run_id)
         _where_to_look(settings, summaries, result, flow_run_id, any(server.stopped for server in used))
     except KeyboardInterrupt:
@@ -85,6 +89,8 @@ def _preload() -> None:
 def _quiet() -> None:
     """Keep the terminal for the run: logs are on the servers."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    # What cannot be sent is told once by us, and not item by item.
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
@@ -111,6 +117,8 @@ def _run(settings: Settings, parameters: dict[str, Any], iterations: int) -> tup
 
 def _drain() -> None:
     """Send what Prefect holds back for later, while its server is there to take it."""
+    if not answers():
+        return
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -18,6 +18,12 @@ ROWS: Final = 50
 """Iterations that a table shows: every iteration stores the table anew."""
 
 Note = Callable[[str], None]
+Answers = Callable[[], bool]
+"""Whether Prefect's server answers: a bar that would wait for it would hold up the stage."""
+
+
+def _always() -> bool:
+    return True
 
 
 def show_iteration(summaries: Sequence[Summary], device_kind: str, mlflow: MlflowRun | None, note: Note) -> None:
@@ -127,9 +133,10 @@ def iteration_rows(summaries: Sequence[Summary]) -> list[dict[str, str]]:
 class ProgressReporter:
     """Shows the progress of a stage as an artifact of the task that runs it; silent outside of one."""
 
-    def __init__(self, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run_id: str, clock: Callable[[], float] = time.monotonic, answers: Answers = _always) -> None:
         self._run_id = run_id
         self._clock = clock
+        self._answers = answers
         self._artifact: UUID | None = None
         self._told = 0.0
         self._broken = False
@@ -144,6 +151,8 @@ class ProgressReporter:
         if self._broken or total <= 0 or not due:
             return
         self._told = self._clock()
+        if not self._answers():
+            return
         try:
             self._tell(100.0 * done / total, artifact_key(self._run_id, stage), f"{stage} {step}: {total} {unit}")
         except Exception:  # a bar is not worth a run: no more of it is tried
