@@ -32,11 +32,6 @@ def asymptotic_range(count: int) -> float:
     return 2.0 * math.sqrt(2.0 * math.log(count))
 
 
-def asymptotic_bound(count: int, sigma: float, delta: float) -> float:
-    """2 sigma sqrt(2 ln N) - 4 Delta."""
-    return sigma * asymptotic_range(count) - 4.0 * delta
-
-
 def first_positive(sigma: float, delta: float) -> float:
     """The N from which the asymptotic bound promises anything at all: exp(2 (Delta / sigma) ** 2).
 

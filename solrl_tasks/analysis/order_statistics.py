@@ -42,11 +42,6 @@ def gaussian_top_mean(count: int, top: int) -> float:
     return _top_moment(count, top, 1)
 
 
-def gaussian_range(count: int) -> float:
-    """The expected largest minus the expected smallest of ``count`` standard normal values."""
-    return 2.0 * gaussian_top_mean(count, 1)
-
-
 def gaussian_contrast(count: int, keep: int) -> float:
     """The expected contrast of ``keep`` of ``count`` standard normal values, chosen by the values themselves.
 
@@ -95,11 +90,6 @@ def proxy_spread(rho: float, ideal: float) -> float:
     """
     squared = proxy_contrast(rho, rho)
     return float(np.sqrt(1.0 - squared + squared * ideal**2))
-
-
-def pearson_of_spearman(spearman: float) -> float:
-    """The correlation of the Gaussian copula whose rank correlation is ``spearman``: 2 sin(pi spearman / 6)."""
-    return 2.0 * float(np.sin(np.pi * spearman / 6.0))
 
 
 def bernoulli_contrast(chance: float, count: int, keep: int) -> float:

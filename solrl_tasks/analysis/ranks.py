@@ -7,7 +7,6 @@ it as excluded.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +15,6 @@ from scipy.stats import kendalltau, rankdata
 from solrl_tasks.analysis.estimates import Estimate, mean_estimate
 
 Floats = NDArray[np.float64]
-
-END_METRICS: Final = (
-    "overlap_best",
-    "overlap_worst",
-    "contrast",
-    "contrast_ideal",
-    "contrast_share",
-    "rank_best",
-    "rank_worst",
-)
 
 
 def spearman(proxy: Floats, true: Floats) -> Floats:
@@ -68,7 +57,7 @@ def ends(proxy: Floats, true: Floats, keep: int) -> dict[str, Floats]:
         keep: K, at least 2; groups with fewer valid pairs are left out.
 
     Returns:
-        ``[P]`` for each name in ``END_METRICS``.
+        ``[P]`` for each of these names.
 
     Raises:
         ValueError: the shapes differ, or ``keep`` is below 2.

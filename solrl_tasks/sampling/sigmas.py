@@ -7,7 +7,6 @@ from a library, because a library's may change between releases; a stored table 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 SMALLEST = 1e-3
 """The smallest level of the 1000 that diffusers' schedulers are trained with."""
@@ -63,11 +62,6 @@ def flow(steps: int, shift: float) -> list[float]:
     return [_shift((1.0 - SMALLEST) * (steps - i) / steps, shift) for i in range(steps)] + [0.0]
 
 
-def dynamic(steps: int, image_tokens: int, **options: Any) -> list[float]:
-    """FLUX's levels, shifted the more the larger the image; options as of ``dynamic_shift``."""
-    return shifted(steps, dynamic_shift(image_tokens, **options))
-
-
 def dynamic_shift(
     image_tokens: int,
     *,
@@ -77,7 +71,7 @@ def dynamic_shift(
     max_tokens: int = 4096,
     shift_type: str = "exponential",
 ) -> float:
-    """How far the levels of an image of some size are shifted.
+    """How far FLUX's levels of an image of some size are ``shifted``: the more, the larger it is.
 
     mu runs linearly from ``base_shift`` at ``base_tokens`` to ``max_shift`` at ``max_tokens`` image tokens,
     and on beyond both; the shift is exp(mu), or mu itself where ``shift_type`` is ``linear``.

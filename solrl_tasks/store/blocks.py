@@ -14,10 +14,8 @@ class Block:
 
     ``start`` to ``stop`` are columns; a block is always computed whole. ``missing`` names the rewards that
     were asked for and are not done, ``features_missing`` the features; ``images_missing`` and
-    ``thumbnails_missing`` say the same of pictures. ``images_kept`` and ``latents_kept`` say that verified images or
-    latents of the whole block are in the store.
-    ``needs_sampling`` is false where what is missing can be computed from them without a forward pass of the
-    model.
+    ``thumbnails_missing`` say the same of pictures. ``needs_sampling`` is false where what is missing can be computed
+    from verified images or latents of the whole block, which are in the store, without a forward pass of the model.
     """
 
     row: int
@@ -26,8 +24,6 @@ class Block:
     stop: int
     missing: tuple[str, ...] = ()
     images_missing: bool = False
-    images_kept: bool = False
-    latents_kept: bool = False
     needs_sampling: bool = True
     features_missing: tuple[str, ...] = ()
     thumbnails_missing: bool = False

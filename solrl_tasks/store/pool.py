@@ -276,7 +276,6 @@ class Pool:
             stop=start + self.chunk,
             missing=missing,
             features_missing=unseen,
-            images_kept=kept,
             needs_sampling=not kept,
         )
 

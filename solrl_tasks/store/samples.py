@@ -122,16 +122,13 @@ class Samples:
             latents = latents & folder.done(PATHS, columns, verify)
         done = {name: folder.done(reward_array(name), columns, verify) for name in rewards}
         shown = folder.done(IMAGES, columns, verify) if images else np.ones_like(latents)
-        pictured = images or folder.array(IMAGES) is not None
         found = []
         for row, index in np.argwhere(np.broadcast_to(self.active[:, None], latents.shape)).tolist():
             kept = bool(latents[row, index])
             lacking = tuple(name for name in rewards if not (kept and done[name][row, index]))
             no_images = images and not (kept and shown[row, index])
             if not kept or lacking or no_images:
-                shown_now = kept and pictured and not no_images
-                has_images = shown_now and (images or folder.has_block(IMAGES, row, index, verify))
-                found.append(self._block(row, index, lacking, no_images, kept, has_images))
+                found.append(self._block(row, index, lacking, no_images, kept))
         return found
 
     def write(
@@ -159,7 +156,7 @@ class Samples:
             RecordMismatchError: see ``admit``.
             ValueError: a wrong shape, or no latents, or no paths, for a block that has none.
         """
-        if latents is None and not block.latents_kept:
+        if latents is None and block.needs_sampling:
             raise ValueError(f"{self._folder.label}: row {block.row}, block {block.index} needs its latents")
         arrays: dict[str, NDArray[Any]] = {} if images is None else {IMAGES: images}
         arrays |= {reward_array(name): values for name, values in rewards.items()}
@@ -238,9 +235,7 @@ class Samples:
         """A reference with that digest. Raises as ``latents``."""
         return self._folder.ref(self.digest(rewards))
 
-    def _block(
-        self, row: int, index: int, missing: tuple[str, ...], no_images: bool, kept: bool, has_images: bool
-    ) -> Block:
+    def _block(self, row: int, index: int, missing: tuple[str, ...], no_images: bool, kept: bool) -> Block:
         start = index * self.chunk
         return Block(
             row=row,
@@ -249,8 +244,6 @@ class Samples:
             stop=start + self.chunk,
             missing=missing,
             images_missing=no_images,
-            images_kept=has_images,
-            latents_kept=kept,
             needs_sampling=not kept,
         )
 

@@ -11,13 +11,12 @@ from hypothesis.extra.numpy import arrays
 from solrl_tasks.analysis.contrast_bound import (
     Deviation,
     Shape,
-    asymptotic_bound,
     asymptotic_range,
     first_positive,
     pooled_sigma,
     sigma_of,
 )
-from solrl_tasks.analysis.order_statistics import gaussian_range
+from solrl_tasks.analysis.order_statistics import gaussian_contrast
 from solrl_tasks.analysis.ranks import ends
 
 rewards = arrays(np.float64, (3, 9), elements=st.floats(-5, 5, width=32))
@@ -65,11 +64,11 @@ def test_deviations_by_hand():
 
 @pytest.mark.parametrize("count", [2, 3, 10, 24, 96, 1000, 100_000])
 def test_the_asymptote_is_above_the_exact_range(count):
-    assert asymptotic_range(count) > gaussian_range(count)
+    assert asymptotic_range(count) > gaussian_contrast(count, 2)
 
 
 def test_the_asymptote_is_reached_in_the_limit_alone():
-    ratios = [gaussian_range(count) / asymptotic_range(count) for count in (10, 96, 1000, 10**5)]
+    ratios = [gaussian_contrast(count, 2) / asymptotic_range(count) for count in (10, 96, 1000, 10**5)]
     assert ratios == sorted(ratios)
     assert ratios[1] == pytest.approx(4.98593 / 6.0426, abs=1e-4)
     assert ratios[-1] < 0.92
@@ -78,7 +77,7 @@ def test_the_asymptote_is_reached_in_the_limit_alone():
 def test_the_bound_says_nothing_until_its_first_positive():
     edge = first_positive(0.5, 0.6)
     assert edge == pytest.approx(math.exp(2 * 1.44))
-    assert asymptotic_bound(math.floor(edge), 0.5, 0.6) < 0 < asymptotic_bound(math.ceil(edge), 0.5, 0.6)
+    assert 0.5 * asymptotic_range(math.floor(edge)) < 4 * 0.6 < 0.5 * asymptotic_range(math.ceil(edge))
     assert first_positive(1, 0) == 1
     assert first_positive(0, 1) == math.inf
     assert first_positive(1, 1000) == math.inf

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from solrl_tasks.analysis.ranks import (
-    END_METRICS,
     ends,
     fidelity,
     kendall,
@@ -130,7 +129,7 @@ def test_groups_that_say_nothing_are_excluded_and_counted():
     true = groups([1, 2, 3, 4], [1, 2, 3, 4], [5, 5, 5, 5], [1, 2, np.inf, 4], [1, 2, 3, 4])
     found = whole_groups(proxy, true, 4)
     assert (found["spearman"].n, found["spearman"].excluded) == (2, 3)
-    for name in END_METRICS:
+    for name in ends(proxy, true, 4):
         assert (found[name].n, found[name].excluded) == (1, 4), name
 
 

@@ -19,8 +19,8 @@ GRIDS = {
     "shift 3": lambda steps: sigmas.shifted(steps, 3.0),
     "shift 3 twice": lambda steps: sigmas.shifted_twice(steps, 3.0),
     "flow shift 3": lambda steps: sigmas.flow(steps, 3.0),
-    "dynamic 1024 tokens": lambda steps: sigmas.dynamic(steps, 1024),
-    "dynamic 4096 tokens": lambda steps: sigmas.dynamic(steps, 4096),
+    "dynamic 1024 tokens": lambda steps: sigmas.shifted(steps, sigmas.dynamic_shift(1024)),
+    "dynamic 4096 tokens": lambda steps: sigmas.shifted(steps, sigmas.dynamic_shift(4096)),
 }
 
 
@@ -67,9 +67,9 @@ def test_families_walk_their_table(family):
     [
         (sigmas.linear, {"shift": 1.0}, None),
         (lambda n: sigmas.shifted(n, 3.0), {"shift": 3.0}, None),
-        (lambda n: sigmas.dynamic(n, 1024), {"use_dynamic_shifting": True}, 0.5 + 0.65 * 768 / 3840),
+        (GRIDS["dynamic 1024 tokens"], {"use_dynamic_shifting": True}, 0.5 + 0.65 * 768 / 3840),
         (
-            lambda n: sigmas.dynamic(n, 4096, shift_type="linear"),
+            lambda n: sigmas.shifted(n, sigmas.dynamic_shift(4096, shift_type="linear")),
             {"use_dynamic_shifting": True, "time_shift_type": "linear"},
             1.15,
         ),
@@ -95,4 +95,4 @@ def test_impossible_shifts_are_refused():
     with pytest.raises(ValueError, match="positive shift"):
         sigmas.shifted(4, 0.0)
     with pytest.raises(ValueError, match="exponential and linear"):
-        sigmas.dynamic(4, 256, shift_type="cubic")
+        sigmas.dynamic_shift(256, shift_type="cubic")

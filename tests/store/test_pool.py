@@ -53,7 +53,7 @@ def test_a_new_pool_lacks_everything_in_order(store):
     assert [(b.row, b.index, b.start, b.stop) for b in todo] == [
         (row, index, index * 4, index * 4 + 4) for row in range(3) for index in range(3)
     ]
-    assert all(b.missing == (A,) and b.needs_sampling and not b.images_kept for b in todo)
+    assert all(b.missing == (A,) and b.needs_sampling for b in todo)
 
 
 def test_values_come_back_bit_for_bit_and_another_process_finds_them(store):
@@ -85,8 +85,8 @@ def test_a_new_reward_over_kept_images_needs_no_sampling(store):
     fill(pool, [A], 8, images=True)
     todo = pool.missing([A, B], 8, images=True)
     assert len(todo) == 6
-    assert all(b.missing == (B,) and b.images_kept and not b.needs_sampling for b in todo)
-    assert all(b.images_kept for b in pool.missing([B], 8))
+    assert all(b.missing == (B,) and not b.needs_sampling for b in todo)
+    assert not any(b.needs_sampling for b in pool.missing([B], 8))
 
 
 def test_a_new_reward_without_images_needs_sampling(store):

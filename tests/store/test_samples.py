@@ -61,7 +61,7 @@ def test_a_new_reward_needs_no_sampling(store):
     fill(samples, [A])
     todo = fill(samples, [A, B])
     assert len(todo) == 4
-    assert all(b.missing == (B,) and b.latents_kept and not b.needs_sampling for b in todo)
+    assert all(b.missing == (B,) and not b.needs_sampling for b in todo)
     assert samples.missing([A, B]) == []
 
 
