@@ -1,9 +1,7 @@
 """The smooth scene reward: how nearly a picture of coloured shapes shows what its prompt says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +13,11 @@ from solrl_tasks.scenes.grammar import parse
 class SceneReward:
     """Partial credit for objects, colours, shapes, relation and background; meant for training."""
 
-    name: str = "scene"
-    version: str = "1"
-    range: tuple[float, float] = (0.0, 1.0)
+    name: ClassVar[str] = "scene"
+    version: ClassVar[str] = "1"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strict: ClassVar[bool] = False
+    """Whether anything but the whole is worth nothing."""
 
     @classmethod
     def check_prompt(cls, prompt: str, metadata: Mapping[str, Any], options: None) -> None:  # noqa: ARG003
@@ -34,7 +34,8 @@ class SceneReward:
 
         Raises ValueError for another array, for lengths that differ, or for a prompt outside the scene grammar.
         """
-        return score_scenes(images, prompts)[0]
+        partial, whole = score_scenes(images, prompts)
+        return whole if self.strict else partial
 
 
 REWARD = SceneReward

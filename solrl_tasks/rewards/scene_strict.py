@@ -1,40 +1,16 @@
 """The strict scene reward: 1 for a picture that shows exactly what its prompt says, 0 for any other."""
 
-from __future__ import annotations
+from typing import ClassVar
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from solrl_tasks.scenes.checker import score_scenes
-from solrl_tasks.scenes.grammar import parse
+from solrl_tasks.rewards.scene import SceneReward
 
 
-class SceneStrictReward:
+class SceneStrictReward(SceneReward):
     """All or nothing, as a benchmark counts; meant for evaluation."""
 
-    name: str = "scene-strict"
-    version: str = "1"
-    range: tuple[float, float] = (0.0, 1.0)
-
-    @classmethod
-    def check_prompt(cls, prompt: str, metadata: Mapping[str, Any], options: None) -> None:  # noqa: ARG003
-        """Raises ValueError for a prompt outside the scene grammar."""
-        parse(prompt)
-
-    def __call__(
-        self,
-        images: NDArray[np.uint8],
-        prompts: Sequence[str],
-        metadata: Sequence[Mapping[str, Any]],  # noqa: ARG002 (the interface's)
-    ) -> NDArray[np.float32]:
-        """Scores, float32 [B] of 0 and 1, of uint8 images [B, H, W, 3].
-
-        Raises ValueError for another array, for lengths that differ, or for a prompt outside the scene grammar.
-        """
-        return score_scenes(images, prompts)[1]
+    name: ClassVar[str] = "scene-strict"
+    version: ClassVar[str] = "1"
+    strict: ClassVar[bool] = True
 
 
 REWARD = SceneStrictReward
