@@ -2,13 +2,15 @@
 
 import ipaddress
 import os
-import re
-import shutil
-import subprocess
-from pathlib import Path
+import socket
+import time
 
 import psutil
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
+from h2.exceptions import ProtocolError
 
 from solrl_tasks.config.recipe import WorkersSpec
 from solrl_tasks.workers.ray_cluster import connected
@@ -24,8 +26,9 @@ CALLS = (
     "ObjectManagerService/Push",
 )
 """One of each of Ray's services."""
-DONE, UNKNOWN, REFUSED = 0, 12, 16
+UNKNOWN, REFUSED = 12, 16
 """Of the states of a call by gRPC."""
+SECONDS = 20.0
 
 
 def listening(process: psutil.Process) -> set[tuple[str, int]]:
@@ -45,17 +48,40 @@ def on_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def call(port: int, method: str, token: str, folder: Path) -> int | None:
-    """The state of an empty call of a service of Ray; None where no such service is spoken."""
-    message = folder / "message"
-    message.write_bytes(bytes(5))
-    words = ["curl", "-s", "-m", "20", "--http2-prior-knowledge", "-D", "-", "-o", os.devnull, "--data-binary"]
-    words += [f"@{message}", "-H", "content-type: application/grpc", "-H", "te: trailers"]
-    words += ["-H", f"authorization: Bearer {token}"] if token else []
-    words += [f"http://127.0.0.1:{port}/ray.rpc.{method}"]
-    said = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60).stdout
-    found = re.search(r"grpc-status: (\d+)", said)
-    return int(found[1]) if found else None
+def call(port: int, method: str, token: str) -> int | None:
+    """The state of an empty call of a service of Ray, by HTTP/2 as gRPC speaks it; None where no such thing is spoken.
+
+    The state stands in the trailer of an answer, which clients of plain HTTP leave unread.
+    """
+    spoken = H2Connection(H2Configuration(header_encoding=None))
+    spoken.initiate_connection()
+    stream = spoken.get_next_available_stream_id()
+    head = [(":method", "POST"), (":scheme", "http"), (":path", f"/ray.rpc.{method}")]
+    head += [(":authority", f"127.0.0.1:{port}"), ("content-type", "application/grpc"), ("te", "trailers")]
+    spoken.send_headers(stream, head + [("authorization", f"Bearer {token}")] * bool(token))
+    # Not packed, and of no length.
+    spoken.send_data(stream, bytes(5), end_stream=True)
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as line:
+        line.sendall(spoken.data_to_send())
+        try:
+            return answered(spoken, line)
+        except (ProtocolError, OSError):
+            return None
+
+
+def answered(spoken: H2Connection, line: socket.socket) -> int | None:
+    """The state in what comes, within ``SECONDS``; None where the answer, or the connection, ends without one."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until and (received := line.recv(65_536)):
+        for event in spoken.receive_data(received):
+            if isinstance(event, ResponseReceived | TrailersReceived):
+                found = dict(event.headers).get(b"grpc-status")
+                if found is not None:
+                    return int(found)
+            if isinstance(event, StreamEnded | StreamReset | ConnectionTerminated):
+                return None
+        line.sendall(spoken.data_to_send())
+    return None
 
 
 def test_a_cluster_of_a_run_is_heard_by_this_machine_alone(cluster):
@@ -64,19 +90,18 @@ def test_a_cluster_of_a_run_is_heard_by_this_machine_alone(cluster):
     assert found.address.startswith("127.0.0.1:")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="asks by curl")
-def test_services_of_a_cluster_of_a_run_ask_for_its_token(cluster, tmp_path):
+def test_services_of_a_cluster_of_a_run_ask_for_its_token(cluster):
     _, where = cluster
     right = os.environ["RAY_AUTH_TOKEN"]
     asking = 0
     for _, port in sorted(where):
         for method in CALLS:
-            state = call(port, method, right, tmp_path)
+            state = call(port, method, right)
             if state in (None, UNKNOWN):
                 continue
             asking += 1
             for wrong in ("", "0" * 64):
-                assert call(port, method, wrong, tmp_path) == REFUSED, (port, method, wrong, state)
+                assert call(port, method, wrong) == REFUSED, (port, method, wrong, state)
             assert state != REFUSED
     # The control service, the node, this process and at least one more.
     assert asking >= 4
