@@ -83,7 +83,9 @@ class Lease(Lock):
     @property
     def sure(self) -> bool:
         """Whether nobody can have taken it for lost: it was never without a sign of life for its whole length."""
-        return self.held and not self._lapsed and not self._late(self._told, _now())
+        if self.held and self._late(self._told, _now()):
+            self._lapsed = True
+        return self.held and not self._lapsed
 
     def acquire(self, wait: bool = False, timeout: float | None = None) -> Self:
         """Take the lease; see ``Lock``.
@@ -153,7 +155,8 @@ class Lease(Lock):
                 self._etag = etag
             self._content = content
             # The server noted it at some moment between the two.
-            self._lapsed |= self._late(self._told, _now())
+            if self._late(self._told, _now()):
+                self._lapsed = True
             self._told = began
 
     def _late(self, told: float, now: float) -> bool:

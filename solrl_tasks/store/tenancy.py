@@ -4,7 +4,9 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
+from solrl_tasks.store.bucket import Bucket
 from solrl_tasks.store.leases import Lease
 
 
@@ -53,12 +55,12 @@ class Tenancy:
             gate.release()
 
 
-_tenancies: dict[str, Tenancy] = {}
+_tenancies: WeakKeyDictionary[Bucket, Tenancy] = WeakKeyDictionary()
 
 
 def tenancy_of(gate: Lease) -> Tenancy:
     """The tenancy of a gate's store, one for a process."""
-    return _tenancies.setdefault(str(gate.path), Tenancy())
+    return _tenancies.setdefault(gate.path.bucket, Tenancy())
 
 
 # The leases of a process are not its child's.
