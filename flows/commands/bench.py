@@ -99,7 +99,8 @@ def rollout(
     mlflow_port: MlflowPort = None,
 ) -> None:
     """Time a prompt's rollout by every arm in one process. Arms that fail do not stop the others."""
-    from solrl_tasks.bench.rollout import RolloutBench, RolloutRequest
+    from solrl_tasks.bench.rollout import RolloutBench
+    from solrl_tasks.bench.rollout_request import RolloutRequest
     from solrl_tasks.workers.numerics import default_device
 
     device = default_device()

@@ -152,7 +152,7 @@ def complete_of(text: str | None, arms: str | None, device: "torch.device") -> t
 
 def arms_of(text: str | None, device: "torch.device") -> tuple[str, ...]:
     from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, parse_arm
-    from solrl_tasks.bench.rollout import require_engines
+    from solrl_tasks.bench.rollout_request import require_engines
     from solrl_tasks.engines.base import report_engines
 
     if text is not None:

@@ -3,88 +3,23 @@
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Annotated, Final
 
 import numpy as np
 import torch
-from pydantic import Field, JsonValue, model_validator
 
-from solrl_tasks.bench.arms import DEFAULT_ARMS, PIPELINE, PRECISE, Plan, parse_arm
+from solrl_tasks.bench.arms import PIPELINE, PRECISE, Plan, parse_arm
 from solrl_tasks.bench.clock import median
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.pipeline import EagerPipeline
-from solrl_tasks.bench.profile import profile
-from solrl_tasks.bench.report import Arm, Complete, Memory, ModelFacts, RolloutReport, Sampling, Split
-from solrl_tasks.bench.subject import PROMPTS, Subject
-from solrl_tasks.config.base import Frozen
+from solrl_tasks.bench.report import Arm, Complete, ModelFacts, RolloutReport, Sampling, Split
+from solrl_tasks.bench.rollout_request import RolloutRequest
+from solrl_tasks.bench.sampling import SamplingBench, works_of
+from solrl_tasks.bench.subject import Subject
 from solrl_tasks.config.extensions import build
-from solrl_tasks.config.recipe import LoraSpec, ModelSpec, RewardSpec
-from solrl_tasks.engines.base import require_engine
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.sampling.identity import initial_noise
-from solrl_tasks.workers.jobs import RolloutJob, Work, WorkResult
+from solrl_tasks.workers.jobs import RolloutJob, WorkResult
 from solrl_tasks.workers.memory import give_back
-from solrl_tasks.workers.rollout import Rollout
-
-EXPLORATION_SEED: Final = 7
-WARM_STEPS: Final = 2
-"""Of the call that compiles: no step is unlike another."""
-ENOUGH_SECONDS: Final = 12.0
-"""Spent on repeats of one measurement, after which it is not repeated again."""
-Count = Annotated[int, Field(ge=1)]
-
-
-class RolloutRequest(Frozen):
-    """What to measure.
-
-    Attributes:
-        chunk: images computed together; ``keep_chunk`` of them where the kept are sampled again.
-        timed: chunks timed together, at least two more than none so that a rate can be told from a tail.
-        repeats: of whatever is timed alone.
-        options: of engines, by name.
-        complete: arms of which one whole rollout is run besides.
-        profile: say where the network's time goes.
-    """
-
-    model: ModelSpec
-    arms: Annotated[tuple[str, ...], Field(min_length=1)] = DEFAULT_ARMS
-    candidates: Count = 96
-    keep: Count = 24
-    explore_steps: Count = 6
-    full_steps: Count = 10
-    chunk: Count = 24
-    keep_chunk: Count = 24
-    timed: Annotated[int, Field(ge=2)] = 3
-    repeats: Count = 3
-    sampler: str = "dpm2"
-    reward: RewardSpec
-    lora: LoraSpec = LoraSpec(targets="attention")
-    options: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    complete: tuple[str, ...] = ()
-    profile: bool = False
-
-    @model_validator(mode="after")
-    def _arms_are_known(self) -> "RolloutRequest":
-        for name in self.arms:
-            parse_arm(name)
-        strange = [name for name in self.complete if name not in self.arms]
-        if strange:
-            raise ValueError(
-                f"{', '.join(strange)} cannot be run completely, being none of the arms: {', '.join(self.arms)}"
-            )
-        return self
-
-
-def require_engines(arms: Sequence[str], device: torch.device) -> None:
-    """Refuse arms that the device cannot run before anything is loaded.
-
-    Raises:
-        EngineError: an engine is not for this device; the message names those that are.
-        UnknownExtensionError: there is no such engine.
-    """
-    for plan in map(parse_arm, arms):
-        if plan.engine != PIPELINE:
-            require_engine(plan.engine, device)
 
 
 class RolloutBench:
@@ -97,8 +32,7 @@ class RolloutBench:
         self._environment = describe_environment(device)
         self._device = self.subject.device
         self._clock = self.subject.clock
-        self._samplings: dict[str, Sampling] = {}
-        self._sync: dict[str, float] = {}
+        self._samplings = SamplingBench(request, self.subject, note)
 
     def run(self) -> Iterator[RolloutReport]:
         """The report so far, after every arm: what a command that is stopped has measured is not lost."""
@@ -109,7 +43,7 @@ class RolloutBench:
             arms.append(self._attempt(plan))
             yield self._report(arms)
         if self.request.profile:
-            self._add_profiles()
+            self._samplings.add_profiles()
             yield self._report(arms)
 
     # What arms share
@@ -133,10 +67,6 @@ class RolloutBench:
         return self.subject.facts()
 
     @cached_property
-    def _lora(self) -> LoraState:
-        return self.subject.lora(1)
-
-    @cached_property
     def _latents(self) -> torch.Tensor:
         shape = self._device.family.latent_shape
         return initial_noise(range(self.request.chunk), shape)
@@ -151,134 +81,11 @@ class RolloutBench:
     def score_seconds(self) -> float:
         """One chunk's scoring."""
         images, _ = self._device.decode(self._latents)
-        work = Work(None, 0, tuple(range(len(images))), (self.request.reward,), images=images)
-        return self._repeated(lambda: self._roll(self._job(PRECISE, 1, self.request.chunk), [work]))
+        return self._repeated(lambda: self._samplings.score(images))
 
     def _repeated(self, call: Callable[[], object]) -> float:
         call()
         return median([self._clock.wall(call)[0] for _ in range(self.request.repeats)])
-
-    # One stage
-
-    def _sampling(self, engine: str, steps: int, chunk: int) -> str:
-        key = f"{engine}@{steps}x{chunk}"
-        if key not in self._samplings:
-            self.note(f"  {key}")
-            measure = self._measure_pipeline if engine == PIPELINE else self._measure_engine
-            self._samplings[key] = measure(engine, steps, chunk)
-        return key
-
-    def _measure_engine(self, name: str, steps: int, chunk: int) -> Sampling:
-        self._swap(name)
-        job, timed = self._job(name, steps, chunk), self.request.timed
-        short = self._job(name, min(steps, WARM_STEPS), chunk)
-        first = self._clock.wall(partial(self._roll, short, _works(short, 1)))[0]
-        self._clock.reset_peak()
-        one = self._clock.wall(partial(self._roll, job, _works(job, 1)))[0]
-        many = self._clock.wall(partial(self._roll, job, _works(job, timed)))[0]
-        memory = self._memory()
-        alone = self._denoiser(job)
-        record = self.subject.engine(name).record()
-        return Sampling(
-            engine=name,
-            kind=record.kind,
-            compute=record.compute,
-            execution=record.execution,
-            steps=steps,
-            chunk=chunk,
-            first_seconds=first,
-            one_seconds=one,
-            chunks=timed,
-            chunks_seconds=many,
-            denoise_seconds=self._spans(alone),
-            memory=memory,
-        )
-
-    def _measure_pipeline(self, name: str, steps: int, chunk: int) -> Sampling:
-        pipeline, timed = EagerPipeline(self._device.family, self.subject.conditioning), self.request.timed
-
-        def chunks(count: int) -> None:
-            for _ in range(count):
-                self._score(pipeline.images(chunk, steps))
-
-        first = self._clock.wall(partial(pipeline.images, chunk, min(steps, WARM_STEPS)))[0]
-        self._clock.reset_peak()
-        one = self._clock.wall(partial(chunks, 1))[0]
-        many = self._clock.wall(partial(chunks, timed))[0]
-        memory = self._memory()
-        return Sampling(
-            engine=name,
-            kind="real",
-            compute=str(self._device.family.compute_dtype).removeprefix("torch."),
-            execution="eager",
-            steps=steps,
-            chunk=chunk,
-            first_seconds=first,
-            one_seconds=one,
-            chunks=timed,
-            chunks_seconds=many,
-            denoise_seconds=self._spans(partial(pipeline.latents, chunk, steps)),
-            memory=memory,
-        )
-
-    def _denoiser(self, job: RolloutJob) -> Callable[[], object]:
-        """One chunk from noise to latents and nothing else, by the device's own stage; the noise is in place."""
-        stages, (work,) = Rollout(self._device.resident, job), _works(job, 1)
-        noise = stages.draw(work)
-        return partial(stages.sample, work, noise)
-
-    def _spans(self, call: Callable[[], object]) -> tuple[float, ...]:
-        """As often as was asked for, unless that takes too long for what it adds."""
-        spans: list[float] = []
-        while len(spans) < self.request.repeats and sum(spans) < ENOUGH_SECONDS:
-            spans.append(self._clock.span(call))
-        return tuple(spans)
-
-    def _add_profiles(self) -> None:
-        """One for every engine and chunk, when all is timed: what a profiler leaves behind slows down what follows."""
-        done: set[tuple[str, int]] = set()
-        for key, sampling in self._samplings.items():
-            case = (sampling.engine, sampling.chunk)
-            if sampling.engine == PIPELINE or case in done:
-                continue
-            done.add(case)
-            self.note(f"profile of {sampling.engine}")
-            self._swap(sampling.engine)
-            call = self._denoiser(self._job(sampling.engine, min(sampling.steps, WARM_STEPS), sampling.chunk))
-            found = profile(call, self._device.device)
-            self._samplings[key] = sampling.model_copy(update={"profile": found})
-
-    def _swap(self, engine: str) -> None:
-        """Bring an engine to the arm's LoRA, timing the swap: the first sync, which fills every layer, goes before."""
-        spec = self.subject.engine_spec(engine)
-        if engine not in self._sync:
-            self._device.sync(spec, None)
-            self._sync[engine] = self._clock.wall(partial(self._device.sync, spec, self._lora))[0]
-        else:
-            self._device.sync(spec, self._lora)
-
-    def _memory(self) -> Memory | None:
-        found = self._clock.peak()
-        if found is None:
-            return None
-        engines = {name: sum(self.subject.engine(name).memory().values()) for name in self._sync}
-        return Memory(peak=found, engines=engines)
-
-    def _job(self, engine: str, steps: int, chunk: int, lora: LoraState | None = None) -> RolloutJob:
-        return RolloutJob(
-            engine=self.subject.engine_spec(engine),
-            lora=lora or self._lora,
-            sampler=self.request.sampler,
-            steps=steps,
-            prompts=PROMPTS,
-            exploration_seed=EXPLORATION_SEED,
-            rewards=(self.request.reward,),
-            chunk=chunk,
-            rows=(0,),
-        )
-
-    def _roll(self, job: RolloutJob, blocks: Sequence[Work]) -> list[WorkResult]:
-        return list(self._device.rollout(job, blocks))
 
     # Arms
 
@@ -295,13 +102,13 @@ class RolloutBench:
     def _arm(self, plan: Plan) -> Arm:
         request = self.request
         steps = request.explore_steps if plan.two_stage else request.full_steps
-        first = self._sampling(plan.engine, steps, request.chunk)
-        second = self._sampling(PRECISE, request.full_steps, request.keep_chunk) if plan.two_stage else ""
-        parts = [(self._samplings[first], _count(request.candidates, request.chunk))]
+        first = self._samplings.measure(plan.engine, steps, request.chunk)
+        second = self._samplings.measure(PRECISE, request.full_steps, request.keep_chunk) if plan.two_stage else ""
+        parts = [(self._samplings.found[first], _count(request.candidates, request.chunk))]
         if second:
-            parts.append((self._samplings[second], _count(request.keep, request.keep_chunk)))
+            parts.append((self._samplings.found[second], _count(request.keep, request.keep_chunk)))
         engines = {sampling.engine for sampling, _ in parts} - {PIPELINE}
-        sync = sum(self._sync[engine] for engine in engines)
+        sync = sum(self._samplings.sync_seconds[engine] for engine in engines)
         seconds = sum(sampling.seconds_of(chunks) for sampling, chunks in parts)
         scaled = seconds + sync
         return Arm(
@@ -343,7 +150,7 @@ class RolloutBench:
     def _complete_pipeline(self) -> None:
         pipeline = EagerPipeline(self._device.family, self.subject.conditioning)
         for _ in range(_count(self.request.candidates, self.request.chunk)):
-            self._score(pipeline.images(self.request.chunk, self.request.full_steps))
+            self._samplings.score(pipeline.images(self.request.chunk, self.request.full_steps))
 
     @cached_property
     def _other_lora(self) -> LoraState:
@@ -352,14 +159,14 @@ class RolloutBench:
     def _complete_rollout(self, plan: Plan) -> None:
         request = self.request
         steps = request.explore_steps if plan.two_stage else request.full_steps
-        job = self._job(plan.engine, steps, request.chunk, self._other_lora)
+        job = self._samplings.job(plan.engine, steps, request.chunk, self._other_lora)
         self._device.sync(job.engine, job.lora)
-        results = self._roll(job, _works(job, _count(request.candidates, request.chunk)))
+        results = self._samplings.roll(job, works_of(job, _count(request.candidates, request.chunk)))
         if plan.two_stage:
             kept = self._select(job, results)
-            precise = self._job(PRECISE, request.full_steps, request.keep_chunk, self._other_lora)
+            precise = self._samplings.job(PRECISE, request.full_steps, request.keep_chunk, self._other_lora)
             self._device.sync(precise.engine, precise.lora)
-            self._roll(precise, _works(precise, _count(request.keep, request.keep_chunk), kept))
+            self._samplings.roll(precise, works_of(precise, _count(request.keep, request.keep_chunk), kept))
 
     def _select(self, job: RolloutJob, results: Sequence[WorkResult]) -> list[int]:
         scores = np.full(self.request.candidates, np.nan)
@@ -371,10 +178,6 @@ class RolloutBench:
         seeds = np.array(job.seeds(0, range(len(scores))), dtype=np.uint64)
         rule = build("selection rule", "best_worst", {})
         return [int(index) for index in rule.select(scores, self.request.keep, seeds)]
-
-    def _score(self, images: np.ndarray) -> None:
-        work = Work(None, 0, tuple(range(len(images))), (self.request.reward,), images=images)
-        self._roll(self._job(PRECISE, 1, len(images)), [work])
 
     def _report(self, arms: Sequence[Arm]) -> RolloutReport:
         request = self.request
@@ -392,18 +195,11 @@ class RolloutBench:
             text_seconds=self.text_seconds,
             decode_seconds=self.decode_seconds,
             score_seconds=self.score_seconds,
-            sync_seconds=dict(self._sync),
-            samplings=dict(self._samplings),
+            sync_seconds=dict(self._samplings.sync_seconds),
+            samplings=dict(self._samplings.found),
             arms=tuple(arms),
         )
 
 
 def _count(images: int, chunk: int) -> int:
     return -(-images // chunk)
-
-
-def _works(job: RolloutJob, chunks: int, candidates: Sequence[int] | None = None) -> list[Work]:
-    """Blocks of the first prompt; the last one is filled up, as in a run."""
-    chosen = list(candidates) if candidates is not None else list(range(chunks * job.chunk))
-    blocks = [tuple(chosen[start : start + job.chunk]) for start in range(0, len(chosen), job.chunk)]
-    return [Work(position, 0, block, job.rewards) for position, block in enumerate(blocks)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from solrl_tasks.bench.report import RolloutReport
-from solrl_tasks.bench.rollout import RolloutRequest
+from solrl_tasks.bench.rollout_request import RolloutRequest
 from solrl_tasks.bench.subject import Subject
 from solrl_tasks.config.recipe import LoraSpec, ModelSpec, RewardSpec
 from tests.support.bench_reports import whole_rollout

@@ -6,7 +6,9 @@ import torch
 from solrl_tasks.bench.arms import DEFAULT_ARMS, parse_arm
 from solrl_tasks.bench.profile import group_of
 from solrl_tasks.bench.report import RolloutReport
-from solrl_tasks.bench.rollout import RolloutBench, require_engines
+from solrl_tasks.bench.rollout import RolloutBench
+from solrl_tasks.bench.rollout_request import require_engines
+from solrl_tasks.bench.sampling import SamplingBench
 from solrl_tasks.bench.tables import tables_of
 from solrl_tasks.engines.base import EngineError
 from solrl_tasks.workers.device import Device
@@ -52,13 +54,13 @@ def test_parts_and_overlap_make_up_the_whole(request_of):
 
 def test_arms_share_what_they_have_in_common(request_of, monkeypatch):
     measured = []
-    original = RolloutBench._measure_engine
+    original = SamplingBench._measure_engine
 
     def counted(self, *arguments):
         measured.append(arguments)
         return original(self, *arguments)
 
-    monkeypatch.setattr(RolloutBench, "_measure_engine", counted)
+    monkeypatch.setattr(SamplingBench, "_measure_engine", counted)
     measure(request_of(arms=("bf16-full", "bf16-two-stage", "nvfp4-emulated-two-stage")))
     assert measured == [("bf16", 3, 2), ("bf16", 2, 2), ("nvfp4-emulated", 2, 2)]
 
