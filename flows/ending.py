@@ -8,7 +8,7 @@ from prefect.states import Failed
 
 from flows.errors import in_words, is_for_people
 from flows.outage import lost_server
-from flows.patience import stop_waiting
+from flows.patience import stop_waiting, stopped_waiting
 from flows.reporting import run_logger
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def failed(message: str, data: Any = None) -> "State[Any]":
     """A failed state whose reason was told first: who watches a run sees its log and the bare name of its state."""
     run_logger().error("%s", message)
     # Lines wait for company before they are sent, and nobody watches a run any more that has ended.
-    APILogWorker.drain_all(timeout=SEND_SECONDS)
+    if not stopped_waiting():
+        APILogWorker.drain_all(timeout=SEND_SECONDS)
     return Failed(message=message, data=data)
 
 

@@ -1,5 +1,6 @@
 """``solrl up``: servers and deployments until Ctrl-C."""
 
+import contextvars
 import os
 import signal
 import threading
@@ -7,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import say, shown_command
 from flows.errors import UserError
 from flows.lifecycle import Running, running_servers
 from flows.outage import ending_in_words, watching
-from flows.patience import patient
+from flows.patience import patient, stop_waiting
 from flows.processes import ignored, raise_on_termination
 from flows.settings import Settings, profile_url
 
@@ -29,12 +32,17 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
             f"Prefect: your profile {profile[0]!r} names {profile[1]}, which is not used here. "
             f"To use that server: PREFECT_API_URL={profile[1]} solrl up"
         )
-    with suppress(KeyboardInterrupt), running_servers(settings, say, own=True) as used, watched(used) as ended:
+    with (
+        suppress(KeyboardInterrupt),
+        running_servers(settings, say, own=True) as used,
+        patient(),
+        watched(used) as ended,
+    ):
         from flows.deployments import serve_deployments
         from flows.recovery import close_all_dead
 
         url = settings.prefect.url
-        with patient(), watching(url, say), ending_in_words(url):
+        with watching(url, say), ending_in_words(url):
             close_all_dead(settings, say)
             _welcome(settings)
             serve_deployments()
@@ -53,15 +61,36 @@ def watched(used: list[Running]) -> Iterator[list[str]]:
         while not done.wait(2.0):
             for server in used:
                 if server.ended:
-                    ended.append(f"{server.spec.name}: the server ended by itself; its log is {server.spec.log}")
+                    ended.append(_told(server))
+                    say(ended[0])
+                    if server.spec.slug == "prefect":
+                        _end_runs()
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
 
-    threading.Thread(target=watch, name="watch-servers", daemon=True).start()
+    # How long requests are tried is kept by context.
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(watch,), name="watch-servers", daemon=True).start()
     try:
         yield ended
     finally:
         done.set()
+
+
+def _told(server: Running) -> str:
+    return (
+        f"{server.spec.name}: the server ended by itself; its log is {server.spec.log}. This command ends with it, and "
+        "its runs. Nothing that was finished is lost: `solrl up` starts it again, and runs go on by their run ids"
+    )
+
+
+def _end_runs() -> None:
+    """End the runs that this command started: Prefect would ask its server first, which is not there any more."""
+    stop_waiting()
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if "prefect.engine" in child.cmdline():
+                child.terminate()
 
 
 def _welcome(settings: Settings) -> None:
