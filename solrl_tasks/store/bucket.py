@@ -157,10 +157,16 @@ class Bucket:
         """As ``below``, kept up to date by what this process writes and removes from now on."""
         found = Listing(prefix, self.known.since)
         with self._following:
-            self._followed = {folder: held for folder, held in self._followed.items() if held}
+            for folder in [folder for folder, held in self._followed.items() if not held]:
+                del self._followed[folder]
             self._followed.setdefault(prefix, WeakSet()).add(found)
         found.fill(self.below(prefix))
         return found
+
+    def read_anew(self, prefix: str = "") -> None:
+        """Remember no content below a folder, and of nothing that it was verified."""
+        self.bodies.drop_below(prefix)
+        self._stamps.forget()
 
     def vouch(self, stamp: int) -> None:
         """Remember that objects were found to fit each other; see ``ObjectZarr.vouch``."""

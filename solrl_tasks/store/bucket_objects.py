@@ -1,6 +1,7 @@
 """Objects of a bucket as requests tell of them, and those that need not be asked for again."""
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,8 +13,9 @@ MIDDLING: Final = 2 * 1024 * 1024
 """Bytes of an object that is worth to be remembered: beyond it, asking is mostly reading."""
 _SMALL_LIMIT: Final = 96 * 1024 * 1024
 _MIDDLING_LIMIT: Final = 64 * 1024 * 1024
-_ENTRY_BYTES: Final = 400
-"""What an entry of a listing takes in memory besides its key, roughly."""
+_BODY_BYTES: Final = 400
+_ENTRY_BYTES: Final = 300
+"""What a content, or an entry of a listing, takes in memory besides itself and its key, as measured and rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,18 @@ class Bodies:
         """Remember a content, unless it is large."""
         if len(data) <= MIDDLING:
             memory = self._small if len(data) <= SMALL else self._middling
-            memory.keep((key, etag), data, len(data))
+            memory.keep((key, etag), data, _BODY_BYTES + len(key) + len(data))
 
     def find(self, key: str, etag: str) -> bytes | None:
         """The content of a key under a tag, if it is remembered."""
         found = self._small.find((key, etag))
         return self._middling.find((key, etag)) if found is None else found
+
+    def drop_below(self, prefix: str) -> None:
+        """Forget what is below a folder; of the root everything."""
+        start = f"{prefix}/" if prefix else ""
+        for memory in (self._small, self._middling):
+            memory.drop_where(lambda key: key[0].startswith(start))
 
 
 class Listing:
@@ -85,29 +93,34 @@ class Listing:
         self.prefix = prefix
         self.since = since
         self._entries: dict[str, Entry | None] = {}
+        self._one = threading.Lock()
 
     def __contains__(self, key: str) -> bool:
         return self._entries.get(key) is not None
 
     def fill(self, entries: Iterable[Entry]) -> None:
         """What requests named; what this process has done meanwhile stands."""
-        for entry in entries:
-            self._entries.setdefault(entry.key, entry)
+        with self._one:
+            for entry in entries:
+                self._entries.setdefault(entry.key, entry)
 
     def note(self, key: str, entry: Entry | None) -> None:
         """An object was written or, None, removed."""
-        self._entries[key] = entry
+        with self._one:
+            self._entries[key] = entry
 
     def find(self, key: str) -> Entry | None:
         """The object of a key; None if there is none."""
         return self._entries.get(key)
 
-    def below(self, prefix: str) -> Iterator[Entry]:
+    def below(self, prefix: str) -> list[Entry]:
         """The objects below a folder of it."""
         start = f"{prefix}/"
-        yield from [entry for key, entry in self._entries.items() if entry is not None and key.startswith(start)]
+        with self._one:
+            return [entry for key, entry in self._entries.items() if entry is not None and key.startswith(start)]
 
     @property
     def bytes(self) -> int:
         """What it takes in memory, roughly."""
-        return sum(_ENTRY_BYTES + len(key) for key in self._entries)
+        with self._one:
+            return sum(_ENTRY_BYTES + len(key) for key in self._entries)

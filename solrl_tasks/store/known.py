@@ -8,6 +8,8 @@ from solrl_tasks.store.memory import Memory
 
 _SETTLED_LIMIT: Final = 16 * 1024 * 1024
 _LISTINGS_LIMIT: Final = 32 * 1024 * 1024
+_FILE_BYTES: Final = 400
+"""What one takes in memory besides its content and key, rounded up."""
 
 
 class Guard(Protocol):
@@ -78,7 +80,7 @@ class Known:
         """
         with self._one:
             if since == self._since and self.trusted:
-                self._settled.keep(key, data, len(data))
+                self._settled.keep(key, data, _FILE_BYTES + len(key) + len(data))
 
     def settled(self, key: str) -> bytes | None:
         """The content of an object that is remembered."""

@@ -158,6 +158,7 @@ def _values_at(array: BlockArray, entries: NDArray[np.uint64], rows: slice, bloc
 def _compare(array: BlockArray) -> None:
     """Read the packed array back. Raises StoreError where it differs: the other one still counts."""
     blocks = array.columns // array.chunk
+    places.read_anew(array.path / PACKED)
     packed = array.packed_beside()
     entries = array.entries(blocks)
     same = np.array_equal(packed.entries(blocks), entries) and packed.columns == array.columns

@@ -80,6 +80,12 @@ def ask_anew(root: Place) -> None:
         root.bucket.known.forget()
 
 
+def read_anew(path: Place) -> None:
+    """Read a part of a bucket from its server, and not from what this process remembers of it by tag."""
+    if isinstance(path, ObjectPath):
+        path.bucket.read_anew(path.key)
+
+
 def ask_anew_below(path: Place) -> bool:
     """As ``ask_anew`` for a part of the store; whether anything was remembered of it."""
     return isinstance(path, ObjectPath) and path.bucket.known.drop_below(path.key)
@@ -216,7 +222,7 @@ def _listed(folder: ObjectPath, wanted: list[str]) -> list[Entry]:
     if listing is None or not all(key in listing for key in wanted):
         listing = bucket.listing(folder.key)
         bucket.known.keep(listing)
-    return list(listing.below(folder.key))
+    return listing.below(folder.key)
 
 
 def _all(path: ObjectPath) -> list[Entry]:

@@ -64,7 +64,8 @@ class Store:
     def open(cls, root: str | Place, create: bool = True) -> Self:
         """The store at ``root``, made if it is not there; leftovers of dead writers are swept.
 
-        A bucket must be there, and keep to conditional writes.
+        A bucket must be there, and keep to conditional writes. What is verified from then on is read from it, whatever
+        this process remembers.
 
         Raises:
             StoreError: the folder holds something else, or there is none and ``create`` is false.
@@ -79,6 +80,7 @@ class Store:
                 root.mkdir(parents=True, exist_ok=True)
                 atomic.write_sealed(marker, {"format": FIRST_FORMAT})
         store = cls(root)
+        places.read_anew(root)
         if isinstance(root, ObjectPath):
             root.bucket.require_conditions(marker.name)
         store._sweep()

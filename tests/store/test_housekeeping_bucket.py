@@ -14,6 +14,7 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run
 from solrl_tasks.store.s3_client import S3Client
 from solrl_tasks.store.trimming import Keep, apply_trim, plan_trim
+from tests.support.request_counts import counted
 from tests.support.s3 import serving, speaking_to
 
 A = "soft@1"
@@ -50,8 +51,13 @@ def facts(store, key, columns=8):
 def test_a_pool_in_a_bucket_is_packed_and_grows(store):
     key = fill(store).key
     before = facts(store, key)
-    done = packing.pack(store, "pools", key)
+    with counted() as seen:
+        done = packing.pack(store, "pools", key)
     assert done.packed == ("images", f"rewards/{A}") and done.files[1] < done.files[0]
+    # What was packed is read back from the server.
+    read = {request.key.split("/data.zarr/")[1] for request in seen if request.verb == "get" and "/c/" in request.key}
+    packed = [f"{name}/packed/{part}/c/0/0" for name in done.packed for part in ("values", "ledger")]
+    assert all(any(key.startswith(start) for key in read) for start in packed)
     assert facts(store, key) == before
     assert Pool.load(store, key).missing([A], 8, images=True) == []
     assert packing.pack(store, "pools", key).packed == ()

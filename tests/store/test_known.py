@@ -404,3 +404,37 @@ def test_what_this_process_writes_over_or_removes_itself_is_not_remembered_as_it
         assert save_selection(store, {"of": 1}, INDICES, {}) == ref
         manifest.unlink()
         assert find_selection(store, {"of": 1}) is None
+
+
+def test_a_store_that_is_opened_anew_reads_what_it_verifies(store: Store):
+    with store.in_use("a test"):
+        key = fill(store).key
+        Pool.load(store, key).rewards(REWARD, 8)
+        again = Pool.load(Store.open(str(store.root)), key)
+        with counted() as seen, again.lock():
+            assert again.missing([REWARD], 8) == []
+        # Values and marks of four blocks.
+        assert sum(request.verb == "get" and request.kind.endswith("/BLOCK") for request in seen) == 8
+
+
+def test_threads_may_read_a_listing_that_another_writes_into():
+    listing = Listing("a", 0)
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        for number in range(20_000):
+            listing.note(f"a/{number}", Entry(f"a/{number}", 1, "tag", 0.0))
+
+    def read() -> None:
+        try:
+            while writer.is_alive():
+                listing.below("a")
+        except RuntimeError as error:
+            failures.append(error)
+
+    writer, reader = threading.Thread(target=write), threading.Thread(target=read)
+    writer.start()
+    reader.start()
+    writer.join()
+    reader.join()
+    assert failures == [] and len(listing.below("a")) == 20_000

@@ -1,8 +1,10 @@
 """A memory takes no more than its limit, and what was used last stays."""
 
+import tracemalloc
+
 import pytest
 
-from solrl_tasks.store.bucket_objects import MIDDLING, SMALL, Bodies
+from solrl_tasks.store.bucket_objects import MIDDLING, SMALL, Bodies, Entry, Listing
 from solrl_tasks.store.memory import Memory
 
 
@@ -60,3 +62,20 @@ def test_pictures_do_not_drive_marks_out():
         bodies.keep(f"picture {number}", "tag", bytes(SMALL + 1))
         assert bodies.held <= 1000 + 3 * SMALL
     assert bodies.find("mark", "tag") == b"small"
+
+
+def test_small_ones_take_no_more_than_is_counted():
+    def key(number: int) -> str:
+        return f"pools/{number:024x}/data.zarr/rewards/scene@1/ledger/c/{number}/0/0"
+
+    bodies = Bodies(small=10**9)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(5000):
+        bodies.keep(key(number), f'"{number:032x}"', number.to_bytes(36, "big"))
+    taken = tracemalloc.get_traced_memory()[0] - before
+    listing = Listing("pools", 0)
+    listing.fill(Entry(key(number), 36, f'"{number:032x}"', float(number)) for number in range(5000))
+    listed = tracemalloc.get_traced_memory()[0] - before - taken
+    tracemalloc.stop()
+    assert taken <= bodies.held and listed <= listing.bytes
