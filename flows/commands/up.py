@@ -53,7 +53,10 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
 
 @contextmanager
 def watched(used: list[Running]) -> Iterator[list[str]]:
-    """End this command, with the reason in the list given, should one of its servers end by itself."""
+    """End this command, with the reason in the list given, should one of its servers end by itself.
+
+    Whatever the block raises after that follows from it and is dropped.
+    """
     done = threading.Event()
     ended: list[str] = []
 
@@ -73,6 +76,9 @@ def watched(used: list[Running]) -> Iterator[list[str]]:
     threading.Thread(target=run, args=(watch,), name="watch-servers", daemon=True).start()
     try:
         yield ended
+    except Exception:
+        if not ended:
+            raise
     finally:
         done.set()
 
