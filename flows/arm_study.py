@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import yaml
 
 from flows.errors import UserError
-from flows.home import STUDY_PREFIX
+from flows.home import study_id
 from flows.settings import DEFAULT_CONFIG, Settings, find_config
 
 if TYPE_CHECKING:
@@ -196,15 +196,18 @@ def read_changes(texts: Sequence[str]) -> dict[str, Any]:
     """Dotted fields from words such as ``update.optimizer.lr=0.001``.
 
     Raises:
-        UserError: one has no value.
+        UserError: one has no field or no value, or a field stands twice.
     """
-    changes = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals:
+        name = name.strip()
+        if not equals or not name:
             raise UserError(f"--set {text}: give FIELD=VALUE, such as update.optimizer.lr=0.001")
+        if name in changes:
+            raise UserError(f"--set {text}: {name} is {changes[name]!r} already: set each field once")
         try:
-            changes[name.strip()] = yaml.safe_load(value)
+            changes[name] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"--set {text}: the value is not YAML: {error}") from error
     return changes
@@ -223,6 +226,8 @@ def read_seeds(text: str) -> tuple[int, ...]:
             found += range(int(first), int(last) + 1) if dash else [int(first)]
         except ValueError as error:
             raise UserError(f"seeds are {text!r}: give whole numbers with commas, or a range such as 1-8") from error
+    if not found:
+        raise UserError(f"seeds are {text!r}, which is none: give whole numbers with commas, or a range such as 1-8")
     return tuple(found)
 
 
@@ -284,7 +289,7 @@ def _run_id(asked: Asked, family: "Family") -> str:
 
     base = family.base.model_dump(mode="json", exclude={"seed", "iterations"})
     arms = [[arm.name, dict(arm.changes)] for arm in family.arms]
-    return f"{STUDY_PREFIX}{asked.study}-{Path(asked.config).stem[:40]}-{digest([base, arms])[:8]}"
+    return study_id(asked.study, asked.config, digest([base, arms])[:8], 40)
 
 
 def _held(store: "Store", settled: Settled) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """A study of what more candidates gain, from what was asked in plain words to what the store and MLflow hold."""
 
+import math
 import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flows.errors import UserError
-from flows.home import STUDY_PREFIX, open_store
+from flows.home import open_store, study_id
 from flows.parameters import read_recipe, read_usable
 from flows.settings import DEFAULT_CONFIG, Settings
 
@@ -134,6 +135,9 @@ def plain_result(gained: Gained) -> dict[str, Any]:
 
 def _check(asked: Asked) -> None:
     given = asked.given()
+    for name in ("threshold", "explore_seconds", "regenerate_seconds", "update_seconds"):
+        if name in given and not 0 < given[name] < math.inf:
+            raise UserError(f"{name} is {given[name]}: give a number above 0, or leave it out")
     if (asked.explored is None) != (asked.reference is None):
         raise UserError("explored and reference are the two pools of one comparison: give both keys, or neither")
     if asked.run is not None and asked.explored is not None:
@@ -184,6 +188,7 @@ def _sampled(settings: Settings, asked: Asked, reporter: "Reporter", call: "Call
 def _held_out(settings: Settings, asked: Asked) -> "tuple[Recipe, Path, PolicyName]":
     from solrl_tasks.stages.recorded import PolicyName, resolve_policy
     from solrl_tasks.store.root import Store
+    from solrl_tasks.studies.evidence import require_prices
 
     config = asked.config or DEFAULT_CONFIG
     changes: dict[str, object] = {
@@ -197,6 +202,9 @@ def _held_out(settings: Settings, asked: Asked) -> "tuple[Recipe, Path, PolicyNa
         changes["keep"] = max(2, asked.candidates // 4) if fewer else None
     recipe, base = read_usable(config, changes)
     store = Store.open(settings.store_root, create=True)
+    if asked.prices_from is not None:
+        # What could not be priced afterwards is not to be sampled first.
+        require_prices(store, asked.prices_from, recipe)
     return recipe, base, resolve_policy(store, PolicyName(asked.policy_run, asked.policy_step, "old"))
 
 
@@ -218,6 +226,6 @@ def _priced(settings: Settings, evidence: "Evidence", asked: Asked) -> "Evidence
 def _run_id(asked: Asked, recipe: "Recipe | None") -> str:
     from solrl_tasks.store.keys import digest
 
-    stem = "audits" if asked.run else "pools" if recipe is None else Path(asked.config or DEFAULT_CONFIG).stem
+    name = "audits" if asked.run else "pools" if recipe is None else asked.config or DEFAULT_CONFIG
     content = [asked.given(), None if recipe is None else recipe.model_dump(mode="json")]
-    return f"{STUDY_PREFIX}theory-{stem}-{digest(content)[:8]}"
+    return study_id("theory", name, digest(content)[:8])

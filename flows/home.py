@@ -1,5 +1,6 @@
 """The store of a home, opened for reading by the commands that list things."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,18 @@ if TYPE_CHECKING:
 
 STUDY_PREFIX: Final = "study-"
 """Studies hold their references in runs of the store that commit no iteration; the name tells."""
+
+
+def study_id(kind: str, config: str, digest: str, most: int = 100) -> str:
+    """The run of the store that holds a study: its kind, the name of its recipe file as far as a run can have it, and
+    what tells it from others of that file.
+
+    Args:
+        most: characters of the file's name at most; an id has 100.
+    """
+    free = 100 - len(f"{STUDY_PREFIX}{kind}--{digest}")
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config).stem)[: min(most, free)]
+    return f"{STUDY_PREFIX}{kind}-{stem}-{digest}"
 
 
 def special_kind(run_id: str) -> str:

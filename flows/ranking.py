@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.errors import UserError
-from flows.home import STUDY_PREFIX
+from flows.home import study_id
 from flows.parameters import read_recipe, read_usable
 from flows.settings import DEFAULT_CONFIG, Settings
 
@@ -138,7 +138,7 @@ def _settle(settings: Settings, asked: Asked) -> _Settled:
     policy = {"policy_run": asked.policy_run, "policy_step": asked.policy_step}
     ranks = settle_settings(recipe, {name: getattr(asked, name) for name in names} | policy)
     ranks = name_policy(Store.open(settings.store_root), ranks)
-    return _Settled(recipe, base, ranks, ranks.run_id(recipe, f"{STUDY_PREFIX}ranks-{Path(asked.config).stem}-"))
+    return _Settled(recipe, base, ranks, study_id("ranks", asked.config, ranks.digest(recipe)))
 
 
 def _keep(asked: Asked) -> int | None:

@@ -16,7 +16,7 @@ from flows.settings import Settings
 
 PoolKey = Annotated[str, Field(pattern=r"^[0-9a-f]{4,64}$")] | SkipJsonSchema[None]
 Text = Annotated[str, Field(min_length=1)] | SkipJsonSchema[None]
-Positive = Annotated[float, Field(gt=0)] | SkipJsonSchema[None]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)] | SkipJsonSchema[None]
 
 
 @closed_flow("solrl-theory")

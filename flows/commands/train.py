@@ -7,7 +7,10 @@ import typer
 
 from flows.commands.demo import run_here
 from flows.commands.options import Actors, Home, MlflowPort, PrefectPort, RayAddress, Workers
+from flows.errors import UserError
 from flows.settings import Settings
+from solrl_tasks.store.errors import StoreError
+from solrl_tasks.store.root import check_name
 
 
 def train(
@@ -32,6 +35,13 @@ def train(
         "actors": actors,
         "ray_address": ray_address,
     }
-    name = run_id or Path(config).stem
+    name = _named_by(config) if run_id is None else run_id
     again = f"train {config}" + (f" --run-id {run_id}" if run_id else "")
     run_here(Settings.read(home, prefect_port, mlflow_port), name, config, asked, again)
+
+
+def _named_by(config: str) -> str:
+    try:
+        return check_name(Path(config).stem, "the name of the recipe file")
+    except StoreError as error:
+        raise UserError(f"{error}; name the run by --run-id") from error

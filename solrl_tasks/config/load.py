@@ -62,8 +62,12 @@ def parse_recipe(tree: Mapping[str, Any], overrides: Mapping[str, Any], origin: 
 
 def describe(error: ValidationError) -> str:
     """One line a fault: the field, what was found, what is allowed."""
-    lines = []
-    for fault in error.errors():
+    faults, lines = error.errors(), []
+    for fault in faults:
+        if any(
+            len(other["loc"]) > len(place := fault["loc"]) and other["loc"][: len(place)] == place for other in faults
+        ):
+            continue  # a list that has too few items because one of them is at fault, which is told
         field = ".".join(str(part) for part in fault["loc"]) or "recipe"
         if fault["type"] == "extra_forbidden":
             lines.append(f"{field} is not a known field: check the spelling")

@@ -19,6 +19,10 @@ class DamagedError(StoreError):
         self.why = why
 
 
+class UnusableNameError(StoreError, ValueError):
+    """A name that no folder of the store can have: it could escape the store, or needs quoting somewhere."""
+
+
 class MissingObjectError(StoreError):
     """A reference to something that the store does not hold."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.errors import MissingObjectError, StoreError
+from solrl_tasks.store.errors import MissingObjectError, StoreError, UnusableNameError
 from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import KINDS, Kind, Ref
@@ -27,10 +27,10 @@ def check_name(name: str, what: str) -> str:
         what: how errors call it, such as ``run_id``.
 
     Raises:
-        ValueError: it could escape the store, or needs quoting somewhere.
+        UnusableNameError: it could escape the store, or needs quoting somewhere.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(
+        raise UnusableNameError(
             f"{what} {name!r} cannot be a folder name: use 1 to 100 letters, digits, dots, dashes and "
             "underscores, beginning with a letter or digit"
         )

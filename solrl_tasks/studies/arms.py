@@ -22,6 +22,13 @@ QUIET: Final[Mapping[str, Any]] = {
     "evaluate.store_images": "none",
 }
 """Fields that every arm has unless the study says otherwise: none of them changes what is learned."""
+NOT_OF_ARMS: Final[Mapping[str, str]] = {
+    "seed": "every arm runs with each of the study's seeds: name them there (--seeds, seeds)",
+    "iterations": "it is of all arms alike: name it there (--iterations, iterations)",
+    "name": "it changes nothing that is learned",
+    "workers": "who does the work is the same for all arms: write it into the recipe file",
+}
+"""Parts of a recipe that no arm changes, and what to do about each."""
 NAME_LENGTH: Final = 48
 
 
@@ -95,8 +102,10 @@ def make_arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], no
     """An arm of a recipe, its cost counted by ``counted_stages``.
 
     Raises:
+        ArmError: a field is none of an arm's, or has no value.
         RecipeError: a field is unknown, or a value is not allowed.
     """
+    _require_changes(changes, f"arm {name}")
     return Arm(arm_name(name), title, dict(changes), counted_stages(arm_recipe(base, changes, name)), note)
 
 
@@ -117,8 +126,10 @@ def study_recipe(recipe: Recipe, changes: Mapping[str, Any], iterations: int | N
         iterations: of every run; None leaves the recipe's.
 
     Raises:
+        ArmError: a field is none of an arm's, or has no value.
         RecipeError: a field is unknown, or a value is not allowed.
     """
+    _require_changes(changes, recipe.name)
     return _changed(recipe, {**QUIET, "iterations": iterations, **changes}, recipe.name)
 
 
@@ -180,6 +191,14 @@ def switch_engine(recipe: Recipe, name: str) -> dict[str, Any]:
         return now.model_dump(mode="json")
     kept = {key: value for key, value in now.options.items() if key == "execution"}
     return {"name": name, "options": kept}
+
+
+def _require_changes(changes: Mapping[str, Any], origin: str) -> None:
+    for field, value in changes.items():
+        if reason := NOT_OF_ARMS.get(field.partition(".")[0]):
+            raise ArmError(f"{origin}: {field} cannot be changed in a study of arms: {reason}")
+        if value is None:
+            raise ArmError(f"{origin}: {field} has no value: give one, or leave it out of the recipe and of the study")
 
 
 def _changed(recipe: Recipe, changes: Mapping[str, Any], origin: str) -> Recipe:

@@ -236,15 +236,13 @@ def with_prices_of(store: Store, evidence: Evidence, run_id: str) -> Evidence:
     view = view_run(store, run_id)
     recipe = Recipe.model_validate(view.config)
     for side, there in ((evidence.explored, recipe.explore), (evidence.reference, recipe.regenerate)):
-        other = _unpriced(recipe.model, there, {})
-        if (side.engine, side.steps, side.resolution) != (other.engine, other.steps, other.resolution):
-            raise StudyError(f"run {run_id} sampled by {other}, the groups by {side}: its prices are not theirs")
+        _require_alike(side, _unpriced(recipe.model, there, {}), run_id)
     summaries = [Summary.model_validate(content) for _, content in sorted(view.summaries().items())]
     origin = f"median over iterations of run {run_id}"
     kept = recipe.prompts.per_iteration * recipe.select.keep
     candidates = recipe.prompts.per_iteration * recipe.explore.candidates
     explore_seconds, regenerate_seconds, update_seconds = (
-        _stage_price(summaries, stage, images)
+        _stage_price(summaries, stage, images, run_id)
         for stage, images in (("explore", candidates), ("regenerate", kept), ("update", kept))
     )
     return replace(
@@ -296,10 +294,32 @@ def _scores(
     return weighted_scores(explored, weights, scales), weighted_scores(precise, weights, there)
 
 
-def _stage_price(summaries: Sequence[Summary], stage: str, images: int) -> float:
+def require_prices(store: Store, run_id: str, recipe: Recipe) -> None:
+    """Refuse a run whose prices could not be those of groups that are still to be sampled by a recipe.
+
+    Raises:
+        StudyError: the run trained nothing, or sampled by other engines or step counts.
+        MissingObjectError: there is no such run.
+    """
+    view = view_run(store, run_id)
+    priced = Recipe.model_validate(view.config)
+    for asked, there in ((recipe.explore, priced.explore), (recipe.regenerate, priced.regenerate)):
+        _require_alike(_unpriced(recipe.model, asked, {}), _unpriced(priced.model, there, {}), run_id)
+    _stage_price([Summary.model_validate(content) for content in view.summaries().values()], "update", 1, run_id)
+
+
+def _require_alike(side: Side, other: Side, run_id: str) -> None:
+    if (side.engine, side.steps, side.resolution) != (other.engine, other.steps, other.resolution):
+        raise StudyError(f"run {run_id} sampled by {other}, the groups by {side}: its prices are not theirs")
+
+
+def _stage_price(summaries: Sequence[Summary], stage: str, images: int, run_id: str) -> float:
     spent = [summary.stages[stage].attributed_seconds for summary in summaries if stage in summary.stages]
     if not spent:
-        raise StudyError(f"no iteration of the run has a stage {stage!r}: it trained nothing")
+        raise StudyError(
+            f"no iteration of run {run_id} has a stage {stage!r}, so it has no prices: name a run that has trained, "
+            "see `solrl runs`"
+        )
     return float(np.median(spent)) / images
 
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import build, find_extension
+from solrl_tasks.config.load import describe
 from solrl_tasks.config.recipe import ExtensionSpec, Positive, Recipe, SamplingSpec
 from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.jobs import PoolJob
@@ -65,9 +66,9 @@ class RankSettings(Frozen):
                 raise ValueError(f"{name} is {shown}: name each once")
         return self
 
-    def run_id(self, recipe: Recipe, prefix: str) -> str:
-        """The run of the store that holds the study: the same settings of the same recipe are the same run."""
-        return f"{prefix}{digest([recipe.model_dump(mode='json'), self.model_dump(mode='json')])[:8]}"
+    def digest(self, recipe: Recipe) -> str:
+        """What tells the study from others: the same settings of the same recipe are the same study."""
+        return digest([recipe.model_dump(mode="json"), self.model_dump(mode="json")])[:8]
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,8 @@ def settle_settings(recipe: Recipe, asked: Mapping[str, Any]) -> RankSettings:
     given.setdefault("counts", tuple(count for count in COUNTS if count <= half) or (half,))
     try:
         settings = RankSettings.model_validate(given)
-    except ValueError as error:
-        raise StudyError(str(error)) from error
+    except ValidationError as error:
+        raise StudyError(describe(error)) from error
     if max(settings.counts) > explore.candidates:
         raise StudyError(f"counts are {list(settings.counts)}, but there are {explore.candidates} candidates a prompt")
     return settings

@@ -146,9 +146,23 @@ def test_every_part_of_what_is_asked_is_an_option_of_the_command(study: Any):
 
 def test_seeds_are_lists_and_ranges():
     assert read_seeds("1-3,7") == (1, 2, 3, 7)
-    for wrong in ("", "a", "1-", "3.5"):
+    for wrong in ("", "a", "1-", "3.5", "3-1", "-1"):
         with pytest.raises(UserError, match="whole numbers"):
             read_seeds(wrong)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["explore.steps"], "give FIELD=VALUE"),
+        (["=2"], "give FIELD=VALUE"),
+        (["explore.steps=2", "explore.steps=3"], "explore.steps is 2 already"),
+        (["explore.steps=[2"], "is not YAML"),
+    ],
+)
+def test_changes_of_all_arms_are_fields_with_values(texts: list[str], words: str):
+    with pytest.raises(UserError, match=words):
+        read_changes(texts)
 
 
 def test_a_study_has_one_report_whatever_its_seeds_and_iterations(micro_config: Path):

@@ -185,6 +185,10 @@ def test_an_adapter_is_exported(solrl: Solrl, finished: Finished, tmp_path: Path
         (("export", "done", "{tmp}", "--iteration", "9"), "no finished iteration 9; there are 1 to 2"),
         (("export", "nope", "{tmp}"), "no run 'nope'"),
         (("track", "rebuild", "nope"), "no run 'nope'"),
+        (("track", "rebuild", "../x"), "run_id '../x' cannot be a folder name"),
+        (("train", "configs/embedded.yaml", "--run-id", "../x"), "run_id '../x' cannot be a folder name"),
+        (("demo", "--run-id", ""), "run_id '' cannot be a folder name"),
+        (("train", "my recipe.yaml"), "the name of the recipe file 'my recipe' cannot be a folder name"),
     ],
 )
 def test_mistakes_are_told_without_a_traceback(

@@ -10,10 +10,11 @@ import pytest
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from flows.deployments import make_deployments
+from flows.home import study_id
 from flows.rank_fidelity import rank_fidelity
 from flows.ranking import Asked
 from flows.settings import Settings
-from solrl_tasks.store.root import Store
+from solrl_tasks.store.root import Store, check_name
 from solrl_tasks.store.runs import view_run
 from solrl_tasks.studies.rank_results import read_result
 from solrl_tasks.tracking.mlflow_client import connect
@@ -80,7 +81,9 @@ def test_a_study_by_command_is_planned_paid_for_once_and_shown(solrl: Solrl, set
     ("more", "words"),
     [
         (("--steps", "2,x"), "--steps is '2,x': give whole numbers"),
-        (("--steps", "2,2"), "steps is [2, 2]: name each once"),
+        (("--steps", "2,2"), "error: steps is [2, 2]: name each once\n"),
+        (("--steps", "0"), "error: steps.0: Input should be greater than or equal to 1 (found 0)\n"),
+        (("--policy-run", "../x"), "error: run_id '../x' cannot be a folder name"),
         (("--engines", "fp2"), "fp2"),
         (("--resolutions", "24"), "resolutions is 24"),
         (("--prompts", "99"), "prompts is 99"),
@@ -93,6 +96,12 @@ def test_what_cannot_be_studied_is_told(
     said = solrl("study", "rank-fidelity", "--plan", "--config", micro_config, *more)
     assert said.code == 1
     assert words in said.err
+
+
+def test_a_study_is_named_by_any_name_of_a_recipe_file():
+    assert study_id("ranks", "a/my-recipe.v2.yaml", "01234567") == "study-ranks-my-recipe.v2-01234567"
+    for name in ("mein Rezept ü.yaml", "x" * 200 + ".yaml", "-.yaml"):
+        assert check_name(study_id("theory", name, "01234567"), "run_id").endswith("-01234567")
 
 
 def test_the_command_of_a_report_asks_for_the_same():

@@ -1,6 +1,7 @@
 """The study of what candidates gain, as a flow and on the command line."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,12 +60,31 @@ def test_a_finished_run_is_read_without_computing(solrl: Callable[..., Said], fi
         ({"reward": "scene"}, "name explored and reference"),
         ({"run": "x", "keep": 4}, "kept its own number"),
         ({"run": "x", "prices_from": "y"}, "prices of its own"),
+        ({"explore_seconds": float("inf")}, "explore_seconds is inf: give a number above 0"),
+        ({"threshold": float("nan")}, "threshold is nan: give a number above 0"),
     ],
 )
 def test_questions_that_contradict_themselves_are_refused(settings: Settings, asked: dict[str, object], words: str):
     for ask in (plan_gains, lambda s, a: study_gains(s, a, SilentReporter())):
         with pytest.raises(UserError, match=words):
             ask(settings, Asked(**asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [("nobody", "no run 'nobody'"), ("../x", "cannot be a folder name"), ("done", "its prices are not theirs")],
+)
+def test_prices_that_are_not_there_are_missed_before_anything_is_sampled(
+    solrl: Callable[..., Said], finished: Finished, micro_config: Path, tmp_path: Path, run: str, words: str
+):
+    home = tmp_path / "home"
+    shutil.copytree(finished.home, home)
+    more = ("--steps", "3", "--prices-from", run, "--config", micro_config, "--home", home)
+    before = sorted((home / "store" / "pools").iterdir())
+    for plan in (("--plan",), ()):
+        said = solrl("study", "theory", "--prompts", "2", *more, *plan)
+        assert (said.code, said.out) == (1, "") and words in said.err
+    assert sorted((home / "store" / "pools").iterdir()) == before
 
 
 def test_a_question_is_asked_again_by_its_command():

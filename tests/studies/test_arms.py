@@ -239,6 +239,10 @@ def test_objectives_come_by_name_by_options_or_from_a_recipe_file(base):
         (["select.keep=97"], "keep fewer seeds"),
         (["precision=nvfp4"], "no such units"),
         (["explore.steps=[2"], "no list"),
+        (["seed=1,2"], "seed 1: seed cannot be changed in a study of arms: .*--seeds"),
+        (["iterations=2"], "--iterations"),
+        (["workers.kind=ray"], "write it into the recipe file"),
+        (["explore.resolution=32,null"], "explore.resolution has no value"),
     ],
 )
 def test_what_cannot_be_varied_is_refused_in_words(words, told, base):
@@ -281,6 +285,12 @@ def test_names_are_fit_for_runs():
     assert arm_name("update.objective {name: ram, options: {a: 1}}") == "update.objective-name-ram-options-a-1"
     one, other = arm_name("x" * 90 + "1"), arm_name("x" * 90 + "2")
     assert len(one) <= 48 and one != other
+
+
+@pytest.mark.parametrize("changes", [{"seed": 2}, {"iterations": 2}, {"workers.kind": "ray"}, {"explore.steps": None}])
+def test_what_would_change_nothing_is_no_change_of_all_arms(changes):
+    with pytest.raises(ArmError, match=next(iter(changes))):
+        study_recipe(load_recipe(EMBEDDED), changes)
 
 
 def test_a_study_is_quiet_unless_it_is_told_otherwise():

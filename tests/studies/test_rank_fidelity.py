@@ -163,10 +163,10 @@ def test_the_same_settings_of_the_same_recipe_are_one_run(recipe_of):
     recipe = recipe_of()
     one, same = (settle_settings(recipe, {**ASKED, "counts": counts}) for counts in (None, (4,)))
     assert one == same
-    assert one.run_id(recipe, "study-") == same.run_id(recipe, "study-")
+    assert one.digest(recipe) == same.digest(recipe)
     for change in ({"steps": (1,)}, {"references": (4,)}, {"prompts": 1}, {"seed": 1}, {"counts": (2,)}):
-        assert settle_settings(recipe, {**ASKED, **change}).run_id(recipe, "") != one.run_id(recipe, "")
-    assert one.run_id(recipe_of(explore__candidates=12), "") != one.run_id(recipe, "")
+        assert settle_settings(recipe, {**ASKED, **change}).digest(recipe) != one.digest(recipe)
+    assert one.digest(recipe_of(explore__candidates=12)) != one.digest(recipe)
 
 
 @pytest.mark.parametrize(
