@@ -173,8 +173,80 @@ def test_prefect_or_its_database_is_killed_and_started_again(
             process.wait(UP_WITHIN)
         assert process.returncode == 0, first[1] + log()
     assert run_contents(tmp_path / "store", "run") == expected
-    # While its database refuses connections the server answers 500, which ends a run that sets a state just then.
-    assert first[0] == 0 or (killed == "postgres cleanly" and "500 Internal Server Error" in first[1]), first[1]
+    assert first[0] == 0, first[1]
+
+
+@pytest.mark.parametrize("then", ["another server", "no server"])
+def test_prefects_server_is_killed_for_good(
+    then: str,
+    micro_config: Path,
+    tmp_path: Path,
+    free_ports: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, object],
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
+    # 2, 4 and 8 seconds, where 62 are usual.
+    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
+    with (
+        server(servers.prefect_server(Settings.read(tmp_path))) as prefect,
+        training(tmp_path, micro_config) as (process, log),
+    ):
+        wait(lambda: "  explore  " in log(), process, log)
+        prefect.kill()
+        killed = time.monotonic()
+        process.wait(UP_WITHIN)
+        took = time.monotonic() - killed
+    assert process.returncode == 1, log()
+    told, ended = "does not answer ([Errno 111] Connection refused). What is being", "\nerror: Prefect's server at "
+    assert log().index(told) < log().index(ended), log()
+    assert "for about 14 s (PREFECT_CLIENT_MAX_RETRIES)" in log()
+    assert "the same command goes on from there" in log().split(ended)[1]
+    assert "Traceback" not in log()
+    # A bar that is shown just then, and what is told at the end of the iteration: each is tried for 14 seconds.
+    assert took < 45, log()
+    assert len(view_run(Store(tmp_path / "store"), "run").summaries()) == 2, "the iteration ended, and is not lost"
+
+    monkeypatch.delenv("PREFECT_CLIENT_MAX_RETRIES")
+    with ExitStack() as stack:
+        if then == "another server":
+            monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "other"))
+            monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[1]}/api")
+            stack.enter_context(server(servers.prefect_server(Settings.read(tmp_path))))
+        process, log = stack.enter_context(training(tmp_path, micro_config))
+        process.wait(UP_WITHIN)
+    assert process.returncode == 0, log()
+    assert ("Prefect: starting a server" in log()) == (then == "no server")
+    assert run_contents(tmp_path / "store", "run") == expected
+
+
+def test_a_server_that_always_answers_500_ends_a_run_that_says_so(
+    micro_config: Path, tmp_path: Path, free_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    port = free_port(free_ports[1] + 1)
+    assert port is not None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
+    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
+    with ExitStack() as stack:
+        database = stack.enter_context(cluster(postgres_programs(), port, PASSWORD, tmp_path / "postgres.log"))
+        url = f"postgresql+asyncpg://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
+        monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
+        time.sleep(2)
+        stack.enter_context(server(servers.prefect_server(Settings.read(tmp_path))))
+        process, log = stack.enter_context(training(tmp_path, micro_config))
+        wait(lambda: "  explore  " in log(), process, log)
+        database.stop()
+        process.wait(UP_WITHIN)
+        assert process.returncode == 1, log()
+        ended = log().split("\nerror: Prefect's server at ")[1]
+        assert "500 Internal Server Error" in ended and "the same command goes on from there" in ended
+        assert "does not answer (503 Service Unavailable)" in log()
+        assert "Traceback" not in log()
+        database.start()
 
 
 def test_preemption_ends_a_run_within_its_grace(
