@@ -160,6 +160,11 @@ def pooled_evidence(
         MissingObjectError: there is no such pool.
     """
     proxy, true = Pool.load(store, find_key(store, explored)), Pool.load(store, find_key(store, reference))
+    if proxy.key == true.key:
+        raise StudyError(
+            f"explored and reference are both pool {proxy.key}: every proxy is as good as itself. Give the pool of the "
+            "same seeds sampled precisely as the reference; `solrl pools` lists those there are"
+        )
     changed = [name for name in SAME if proxy.spec.get(name) != true.spec.get(name)]
     if changed:
         raise StudyError(
@@ -261,9 +266,10 @@ def find_key(store: Store, start: str) -> str:
         StudyError: there is none, or several.
     """
     found = sorted(path.name for path in store.folder("pools").glob("[0-9a-f]*") if path.name.startswith(start))
-    if len(found) != 1:
-        what = "no pool" if not found else f"{len(found)} pools"
-        raise StudyError(f"{what} of the store begin with {start!r}: `solrl pools` lists them")
+    if not found:
+        raise StudyError(f"no pool of the store begins with {start!r}: `solrl pools` lists those there are")
+    if len(found) > 1:
+        raise StudyError(f"{len(found)} pools of the store begin with {start!r}: give more of the key")
     return found[0]
 
 
@@ -354,8 +360,9 @@ def _common_reward(one: Pool, other: Pool, asked: str | None) -> str:
     both = sorted({name.removeprefix(prefix) for name in set(one.arrays()) & set(other.arrays()) if prefix in name})
     fitting = [name for name in both if asked is None or asked in (name, name.rpartition("@")[0])]
     if len(fitting) != 1:
-        wanted = "one reward" if asked is None else repr(asked)
-        raise StudyError(f"{wanted} is needed that pools {one.key} and {other.key} both have: both have {both}")
+        found = f"both have {', '.join(both)}" if both else "they have none in common"
+        asks = "name one reward" if asked is None else f"reward is {asked!r}, but it is to be one"
+        raise StudyError(f"{asks} that pools {one.key} and {other.key} both have: {found}")
     return fitting[0]
 
 

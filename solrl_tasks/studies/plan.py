@@ -4,6 +4,7 @@ Time is estimated from what blocks of like pools took on this hardware: the same
 guidance and numerics, scored by the same rewards. Where nothing like it was ever measured there is no estimate.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,9 +19,13 @@ from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.costs import CostBook, PoolCost
+from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import canonical_json, key
 from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.root import Store
 from solrl_tasks.workers.ray_cluster import cluster_address
+
+log = logging.getLogger(__name__)
 
 UNLIKE: Final = frozenset({"algo_version", "policy", "prompts", "exploration_seed", "seed_scheme", "steps", "chunk"})
 """Fields of a pool's spec that two pools may differ in and still cost the same for an image and a step."""
@@ -270,20 +275,31 @@ def _plan(session: Session, label: str, found: str, jobs: Sequence[PoolJob], boo
 
 
 def _missing(session: Session, found: str, jobs: Sequence[PoolJob]) -> list[Block]:
-    if not (session.store.folder("pools") / found / "spec.json").exists():
+    pool = _readable(session.store, found)
+    if pool is None:
         largest = max(jobs, key=PoolJob.count_blocks)
         return [
             Block(row=row, index=index, start=index * largest.chunk, stop=(index + 1) * largest.chunk)
             for row in range(len(largest.prompts))
             for index in range(largest.count_blocks() // len(largest.prompts))
         ]
-    pool = Pool.load(session.store, found)
     union: dict[tuple[int, int], Block] = {}
     for block in (block for job in jobs for block in job.lacking(pool)):
         place = block.row, block.index
         if place not in union or block.needs_sampling:
             union[place] = block
     return list(union.values())
+
+
+def _readable(store: Store, found: str) -> Pool | None:
+    """The pool of a key; None where there is none, or one whose spec is damaged: it would be made anew."""
+    if not (store.folder("pools") / found / "spec.json").exists():
+        return None
+    try:
+        return Pool.load(store, found)
+    except DamagedError as error:
+        log.warning("%s; it will be set aside, and all its blocks are counted as missing", error)
+        return None
 
 
 def _likeness(spec: Mapping[str, Any]) -> str:

@@ -167,6 +167,9 @@ def read_result(view: RunView) -> RankFidelity | None:
         content = read_sealed(view.path / RESULT)
     except FileNotFoundError:
         return None
+    except DamagedError as error:
+        remedy = "the same study again writes it anew from its pools"
+        raise DamagedError(view.path / RESULT, error.why, remedy) from error
     return RankFidelity.model_validate(content["result"]) if content.get("kind") == KIND else None
 
 

@@ -67,9 +67,11 @@ def test_two_pools_by_key_say_the_same(opened):
     assert by_key.keep == 2
     assert by_key.reward.startswith("colourfulness@")
     assert pooled_evidence(store, *found.pools, reward="colourfulness", keep=4).keep == 4
-    with pytest.raises(StudyError, match=r"'scene' is needed that pools .* both have"):
+    with pytest.raises(StudyError, match=r"reward is 'scene', .* both have: both have colourfulness@"):
         pooled_evidence(store, *found.pools, reward="scene")
-    with pytest.raises(StudyError, match="no pool of the store"):
+    with pytest.raises(StudyError, match="are both pool"):
+        pooled_evidence(store, found.pools[0], found.pools[0])
+    with pytest.raises(StudyError, match="no pool of the store begins with '0000'"):
         find_key(store, "0000")
     with pytest.raises(StudyError, match="2 pools of the store"):
         find_key(store, "")

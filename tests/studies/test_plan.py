@@ -93,6 +93,16 @@ def test_what_is_damaged_is_missing(opened):
         assert explore(session, job).details["blocks_computed"] == 1
 
 
+def test_a_pool_whose_spec_is_damaged_is_missing_as_a_whole_and_the_plan_says_so(opened, caplog):
+    with opened("study") as session:
+        job = proxy(session)
+        (job.open(session)._folder.path / "spec.json").write_text("{")
+        plan = plan_pools(session, {"a": job})
+        assert plan.missing == plan.blocks == 4
+        assert "spec.json is damaged" in caplog.text and "counted as missing" in caplog.text
+        assert explore(session, job).details["blocks_computed"] == 4
+
+
 def test_no_time_is_guessed_before_anything_like_it_was_measured(opened):
     with opened("study") as session:
         plan = plan_pools(session, {"a": proxy(session), "b": proxy(session, 3)})

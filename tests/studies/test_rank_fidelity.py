@@ -11,6 +11,7 @@ from solrl_tasks.engines.base import EngineError
 from solrl_tasks.stages.iteration import run_all
 from solrl_tasks.stages.recorded import StudyError
 from solrl_tasks.stages.session import planning_session
+from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.runs import view_run
 from solrl_tasks.studies.plan import plan_pools
 from solrl_tasks.studies.rank_fidelity import RankSettings, make_study, name_policy, settle_settings
@@ -125,6 +126,8 @@ def test_a_result_is_read_back_as_it_was(opened, tmp_path):
         assert again is not None
         assert again.model_dump(mode="json") == result.model_dump(mode="json")
         (session.run.path / RESULT).write_text("torn", encoding="utf-8")
+        with pytest.raises(DamagedError, match="the same study again writes it anew"):
+            read_result(view)
         keep_result(session.run, result)
         assert read_result(view) is not None
     assert "NaN" not in json.dumps(result.model_dump(mode="json"), allow_nan=False)
