@@ -13,7 +13,16 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, Settings, get_current_settings, temporary_settings
 
 from flows import outage
-from flows.outage import ServerLost, ServerWatch, answers, ending_in_words, lost_server, wait_for_server, watching
+from flows.outage import (
+    ServerLost,
+    ServerWatch,
+    answers,
+    ending_in_words,
+    interruptible,
+    lost_server,
+    wait_for_server,
+    watching,
+)
 from flows.patience import patient, retried_seconds, stopped_waiting
 
 
@@ -143,6 +152,22 @@ def test_a_silent_server_is_waited_for_as_long_as_a_request_is_tried(
         with pytest.raises(ServerLost, match="the same command goes on from there"):
             wait_for_server()
     assert stopped_waiting() and retried_seconds() == 0
+
+
+@pytest.mark.usefixtures("stopped")
+def test_an_interrupt_gives_up_a_server_that_is_silent_and_no_other(scripted: Scripted):
+    with watching(scripted.url, print):
+        outage._active[0].look()
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            raise KeyboardInterrupt
+        assert not stopped_waiting()
+        scripted.codes = [503]
+        with pytest.raises(OSError, match="of a stage"), interruptible():
+            raise OSError("of a stage")
+        assert not stopped_waiting(), "how it failed should be told"
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            raise KeyboardInterrupt
+    assert stopped_waiting()
 
 
 @pytest.mark.usefixtures("bare")
