@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from flows.errors import UserError
-from flows.patience import retried_seconds, stop_waiting
+from flows.patience import retried_seconds, stop_waiting, stopped_waiting
 from flows.servers import opener
 from flows.settings import Address
 
@@ -114,7 +114,8 @@ class ServerWatch:
             )
 
     def _say(self, message: str) -> None:
-        if not self._done.is_set():
+        # Who gave the server up has said so.
+        if not self._done.is_set() and not stopped_waiting():
             self._tell(message)
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -18,6 +19,8 @@ from flows.outage import ending_in_words, watching
 from flows.patience import patient, stop_waiting
 from flows.processes import ignored, raise_on_termination
 from flows.settings import Settings, profile_url
+
+GRACE_SECONDS: Final = 10.0
 
 
 def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowPort = None) -> None:
@@ -66,9 +69,9 @@ def watched(used: list[Running]) -> Iterator[list[str]]:
                 if server.ended:
                     ended.append(_told(server))
                     say(ended[0])
+                    os.kill(os.getpid(), signal.SIGTERM)
                     if server.spec.slug == "prefect":
                         _end_runs()
-                    os.kill(os.getpid(), signal.SIGTERM)
                     return
 
     # How long requests are tried is kept by context.
@@ -91,12 +94,20 @@ def _told(server: Running) -> str:
 
 
 def _end_runs() -> None:
-    """End the runs that this command started: Prefect would ask its server first, which is not there any more."""
+    """End the runs that this command started: Prefect would ask its server first, which is not there any more.
+
+    What has ended its run by then still tries to send its events, for minutes: it is killed, which loses nothing.
+    """
     stop_waiting()
+    runs = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):
             if "prefect.engine" in child.cmdline():
                 child.terminate()
+                runs.append(child)
+    for run in psutil.wait_procs(runs, timeout=GRACE_SECONDS)[1]:
+        with suppress(psutil.Error):
+            run.kill()
 
 
 def _welcome(settings: Settings) -> None:

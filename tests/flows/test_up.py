@@ -180,6 +180,35 @@ def test_after_a_power_cut_the_next_up_goes_on_and_stops_what_was_left(shells: S
     assert not any(map(port_taken, shells.ports))
 
 
+def test_up_whose_server_is_killed_ends_with_its_run_and_the_next_goes_on(shells: Shells, micro_config: Path):
+    shells.start()
+    assert shells.up is not None
+    parameters = ["-p", f"config={micro_config}", "-p", "run_id=lost", "-p", "iterations=2"]
+    shells.ask("solrl/train", *parameters)
+    shells.wait(lambda: "step 1: select Completed" in shells.log)
+    flows = shells.flow_processes()
+    assert flows
+    children = psutil.Process(shells.up.pid).children()
+    (prefect,) = [child for child in children if {"prefect", "server"} <= set(child.cmdline())]
+    os.killpg(prefect.pid, signal.SIGKILL)
+    # Nothing is tried for a minute each: the server that ended is its own.
+    assert shells.up.wait(40) == 1, shells.log
+    assert shells.log.count("Prefect: the server ended by itself") == 2, "at once, and as the last word"
+    assert "error: Prefect: the server ended by itself" in shells.log.splitlines()[-1]
+    assert "`solrl up` starts it again, and runs go on by their run ids" in shells.log
+    assert not [flow for flow in flows if flow.is_running()]
+    assert not any(map(port_taken, shells.ports))
+
+    root = shells.folder / ".solrl" / "store"
+    (info,) = list_runs(Store(root))
+    assert info.status in ("interrupted", "finished")
+    shells.start()
+    again = shells.ask("solrl/train", *parameters, "--watch")
+    assert again.returncode == 0, again.stdout + shells.log
+    run_child(shells.folder / "whole", "run", load_recipe(micro_config))
+    assert run_contents(root, "lost") == run_contents(shells.folder / "whole", "run")
+
+
 def test_a_run_of_ray_actors_whose_flow_is_killed_goes_on_and_ends_as_one_of_a_single_device(
     shells: Shells, micro_config: Path, monkeypatch: pytest.MonkeyPatch
 ):
