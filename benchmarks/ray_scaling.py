@@ -98,6 +98,7 @@ def round_of(
         nonlocal at
         now = time.perf_counter()
         seconds[stage], at = now - at, now
+        print(f"  {stage}: {seconds[stage]:.2f} s", flush=True)
 
     explore = rollout_job(arguments, arguments.engine, arguments.explore_steps, policy, number)
     worker.sync(explore.engine, explore.lora)
@@ -130,8 +131,11 @@ def short(arguments: argparse.Namespace) -> argparse.Namespace:
 def measure(arguments: argparse.Namespace, actors: int) -> dict[str, Any]:
     """Seconds by stage of every counted round, by so many actors."""
     spec = WorkersSpec(kind="ray", actors=actors, cpus=arguments.cpus, address=arguments.address)
+    began = time.perf_counter()
     with hired(spec, model_of(arguments), None, print) as worker:
+        print(f"{actors} actors: there after {time.perf_counter() - began:.1f} s", flush=True)
         policy, rounds = worker.initial_policy(32, 64.0, "all", 0), []
+        print(f"  first policy: after {time.perf_counter() - began:.1f} s", flush=True)
         for number in range(arguments.warm + arguments.rounds):
             warm = number < arguments.warm
             policy, seconds = round_of(worker, short(arguments) if warm else arguments, policy, number)

@@ -8,7 +8,7 @@ import numpy as np
 from solrl_tasks.store.arrays import BlockArray
 from solrl_tasks.store.errors import RecordMismatchError
 from solrl_tasks.store.object_path import Place
-from solrl_tasks.store.records import RecordShelf, differences, record_id
+from solrl_tasks.store.records import RecordShelf, decisive_differences, record_id
 
 
 class Environments:
@@ -59,7 +59,9 @@ class Environments:
         mine = int(record_id(record), 16)
         for number in self._numbers(name) - {mine}:
             other = self._shelf.load(number)
-            changed = ["its record is lost"] if other is None else differences(other, record)
+            changed = ["its record is lost"] if other is None else decisive_differences(other, record)
+            if not changed:
+                continue
             raise RecordMismatchError(
                 f"{self._label}: {name} has blocks of another environment ({'; '.join(changed)}). Its missing "
                 "blocks would be computed differently: go on in that environment, or mix them by reuse: compatible "

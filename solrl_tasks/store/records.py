@@ -43,6 +43,19 @@ def record_id(record: dict[str, Any]) -> str:
     return digest(record)[:16]
 
 
+def decisive_differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """What of two environments may tell in results, as ``differences`` shows it.
+
+    The threads of a host do not tell in what its GPU computes; what a CPU sums depends on how many share the work.
+    """
+    return differences(_decisive(one), _decisive(other))
+
+
+def _decisive(record: dict[str, Any]) -> dict[str, Any]:
+    ignored = () if record.get("device_class", "cpu") == "cpu" else ("threads",)
+    return {name: value for name, value in record.items() if name not in ignored}
+
+
 def differences(one: Any, other: Any, field: str = "") -> list[str]:
     """What differs between two JSON trees: ``dotted.field: one -> other``, an entry each.
 

@@ -32,6 +32,7 @@ from solrl_tasks.workers.memory import (
     listed,
     told,
 )
+from solrl_tasks.workers.numerics import host_threads
 from solrl_tasks.workers.pipeline import Lane, Results, SideStream, in_turn, overlapped
 from solrl_tasks.workers.reduction import ALONE, Ranks
 from solrl_tasks.workers.resident import Resident
@@ -61,6 +62,7 @@ class Device:
         self.resident = Resident(model, device, cache)
         if device.type == "cuda":
             prefer_cudnn()
+            torch.set_num_threads(host_threads(device, torch.get_num_threads()))
         self.lane: Lane | None = SideStream(device) if device.type == "cuda" else None
         self._trainers: dict[str, Trainer] = {}
 

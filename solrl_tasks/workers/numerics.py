@@ -1,8 +1,9 @@
 """What decides the bits of a result besides its inputs."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -11,10 +12,26 @@ from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
 from solrl_tasks.engines.attention import describe_attention
 from solrl_tasks.models.dtypes import device_class
 
+THREADS: Final = "OMP_NUM_THREADS"
+
 
 def default_device() -> torch.device:
     """The accelerator where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def host_threads(device: torch.device, given: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Threads of torch on the host for work on a device: those given, but one beside a GPU, unless the user chose.
+
+    Beside a GPU a host has small work alone, such as averages of policies: thousands of operations, after each of which
+    threads wait for one another without letting others run. Two processes that do so on the same cores
+    hinder each other until an update takes many times as long. What a CPU computes depends on its threads, so theirs
+    are as given.
+
+    Args:
+        environment: whose ``OMP_NUM_THREADS`` is the user's choice.
+    """
+    return given if device.type != "cuda" or environment.get(THREADS) else 1
 
 
 def describe_numerics(model: ModelSpec, engine: ExtensionSpec | None, device: torch.device) -> dict[str, str]:

@@ -17,7 +17,7 @@ from solrl_tasks.models.lora import LoraState
 from solrl_tasks.workers.data_parallel import Group, Seat, open_store
 from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import RolloutJob, Work
-from solrl_tasks.workers.numerics import default_device
+from solrl_tasks.workers.numerics import default_device, host_threads
 from solrl_tasks.workers.reduction import ALONE, Ranks
 from solrl_tasks.workers.site import LocalSite
 from solrl_tasks.workers.tally import Tally
@@ -87,10 +87,12 @@ class DeviceActor:
         Args:
             cache: folder of encoded prompts, used where it exists on this machine.
             threads: of torch on the CPU.
+            environment: variables of the process of the run; Ray sets some of the same names here by itself.
         """
         os.environ.update(environment)
-        torch.set_num_threads(threads)
         self._site = LocalSite(default_device())
+        threads = host_threads(self._site.device, threads, environment)
+        torch.set_num_threads(threads)
         folder = Path(cache) if cache is not None and Path(cache).parent.is_dir() else None
         self._device: Device | None = None
         self._model, self._cache = model, folder

@@ -22,6 +22,8 @@ GRACE: Final = 20.0
 _PROBE: Final = 2.0
 _SPREADS: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Whether a cluster may have other machines; where it may not, Ray's processes listen on the loopback alone."""
+_NONE_AHEAD: Final = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
+"""Ray would start a process for each processor at once, of which a run needs one for each actor."""
 _INLINE: Final = "set workers.kind to inline"
 _TOKEN: Final = secrets.token_hex(32)
 """Of every cluster that this process starts: Ray reads a token once."""
@@ -184,7 +186,7 @@ def _settings(local: bool) -> dict[str, str]:
     if local:
         # A cluster of one's own asks everyone for a token: who else is on this machine or its network is kept out.
         # Its processes are what the machine is there for, which Ray would give the lowest priority.
-        settings |= {"RAY_AUTH_TOKEN": _TOKEN, "RAY_worker_niceness": "0", _SPREADS: "0"}
+        settings |= {"RAY_AUTH_TOKEN": _TOKEN, "RAY_worker_niceness": "0", _SPREADS: "0", **_NONE_AHEAD}
     return settings
 
 

@@ -12,11 +12,15 @@ from typing import Any, Final
 import torch
 
 from solrl_tasks.config.recipe import ModelSpec, WorkersSpec
-from solrl_tasks.store.records import differences
+from solrl_tasks.store.records import decisive_differences, differences
 from solrl_tasks.workers.ray_cluster import TICK, Cluster, WorkersError, fetched
 from solrl_tasks.workers.ray_limits import HungError, Limits, Stopwatch
 
 Facts = dict[str, Any]
+TELL_SECONDS: Final = 60.0
+"""Between two words about actors that have not come."""
+LOGS: Final = "/tmp/ray/session_latest/logs"
+"""Of Ray's own processes and of actors, on the machine of each."""
 _PASSED: Final = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "SOLRL_HOME", "TRITON_INTERPRET", "OMP_NUM_THREADS")
 """Variables that actors on other machines need as well. None of them is a secret: Ray may show them."""
 
@@ -92,14 +96,19 @@ class Crew:
         """
         for _ in range(self.size):
             self._hire()
-        until = time.monotonic() + self._spec.patience
+        began = told = time.monotonic()
         while self._coming:
             self.cluster.wait(self.coming)
             self.settle()
+            now = time.monotonic()
             if not self._coming and len(self.actors) < self.size:
                 raise WorkersError(f"an actor ended while it started: {self._last_death or 'nobody knows why'}")
-            if self._coming and time.monotonic() > until:
-                raise WorkersError(self._shortage())
+            if self._coming and now - began > self._spec.patience:
+                limit = f"within {self._spec.patience:.0f} s (workers.patience)"
+                raise WorkersError(f"{self._shortage(limit)}: ask for fewer actors, or free the cluster")
+            if self._coming and now - told > TELL_SECONDS:
+                told = now
+                self.tell(f"{self._shortage(f'after {now - began:.0f} s')}; waiting on")
 
     def settle(self) -> None:
         """Take in those who have come, and give up on those who were waited for long enough.
@@ -246,6 +255,7 @@ class Crew:
         if self.actors:
             first = self.actors[0]
             unlike = differences(_common(first.facts), _common(actor.facts))
+            unlike += decisive_differences(first.facts["environment"], actor.facts["environment"])
             if unlike:
                 raise WorkersError(
                     f"{actor.where} is not like {first.where}: {'; '.join(unlike)}. Results would depend on who did "
@@ -286,15 +296,14 @@ class Crew:
     def _going_on(self) -> str:
         return f"the run goes on with {len(self.actors)} of {self.size}"
 
-    def _shortage(self) -> str:
+    def _shortage(self, when: str) -> str:
         asked = f"{self._spec.cpus:g} CPUs" + (" and 1 GPU" if self._gpus else "")
         have = ", ".join(
             f"{value:g} {name}" for name, value in sorted(self.cluster.resources().items()) if _plain(name)
         )
         return (
-            f"{len(self.actors)} of {self.size} actors (workers.actors), of {asked} each, came within "
-            f"{self._spec.patience:.0f} s (workers.patience). The cluster has {have or 'nothing'}, some of it perhaps "
-            "in use: ask for fewer actors, or free the cluster"
+            f"{len(self.actors)} of {self.size} actors (workers.actors), of {asked} each, came {when}. What Ray's "
+            f"processes say is in {LOGS}. The cluster has {have or 'nothing'}, some of it perhaps in use"
         )
 
     def _exhausted(self) -> str:
@@ -325,7 +334,7 @@ def reason(error: Exception) -> str:
 
 
 def _common(facts: Facts) -> Facts:
-    return {name: facts[name] for name in ("device", "hardware", "total_memory", "environment")}
+    return {name: facts[name] for name in ("device", "hardware", "total_memory")}
 
 
 def _plain(name: str) -> bool:

@@ -225,6 +225,15 @@ def test_another_environment_is_refused_unless_compatible(store):
     assert describe_pools(store)[0].records == 2
 
 
+def test_a_pool_of_a_gpu_goes_on_beside_another_number_of_threads(store):
+    gpu = {"libraries": {"torch": "1"}, "device_class": "sm_90", "threads": 32}
+    fill(open_pool(store), [A], 8, limit=1, record=gpu)
+    fill(open_pool(store), [A], 8, record={**gpu, "threads": 1})
+    assert open_pool(store).missing([A], 8) == []
+    with pytest.raises(errors.RecordMismatchError, match="device_class"):
+        fill(open_pool(store), [A, B], 12, record={**gpu, "device_class": "sm_100"})
+
+
 def test_another_environment_may_read_and_may_score_kept_images(store):
     fill(open_pool(store), [A], 8, images=True)
     newer = {"libraries": {"torch": "2"}, "threads": 2}

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from solrl_tasks.store.keys import digest
-from solrl_tasks.store.records import RecordShelf, differences, environment_record, record_id
+from solrl_tasks.store.records import RecordShelf, decisive_differences, differences, environment_record, record_id
 
 
 def test_a_record_is_json_that_names_what_matters():
@@ -34,6 +34,13 @@ def test_differences_name_fields():
     assert differences({"a": [1]}, {"a": [1, 2]}) == ["a: [1] -> [1, 2]"]
     assert differences({"a": 1}, {"a": 1.0}) == ["a: 1 -> 1.0"]
     assert len(differences({"a": "x" * 1000}, {"a": 1})[0]) < 200
+
+
+def test_threads_decide_what_a_cpu_computes_and_not_what_a_gpu_does():
+    for device_class, expected in (("cpu", ["threads: 1 -> 16"]), ("sm_90", [])):
+        one, other = ({"device_class": device_class, "hardware": "Abacus", "threads": threads} for threads in (1, 16))
+        assert decisive_differences(one, other) == expected
+        assert decisive_differences(one, {**one, "hardware": "other"}) == ["hardware: 'Abacus' -> 'other'"]
 
 
 def test_the_store_needs_no_orchestration_or_model_packages():
