@@ -137,7 +137,6 @@ def results_recipe(recipe: Recipe, settings: Settings) -> Recipe:
         RecipeError: the settings do not fit the recipe.
     """
     changes: dict[str, Any] = {
-        "name": STUDY,
         "explore.candidates": settings.candidates,
         "explore.chunk": settings.candidates,
         "select.keep": settings.keep,
@@ -149,7 +148,8 @@ def results_recipe(recipe: Recipe, settings: Settings) -> Recipe:
     }
     if settings.micro_batch is not None:
         changes["update.micro_batch"] = settings.micro_batch
-    return study_recipe(recipe, {**changes, **settings.changes}, settings.iterations)
+    named = recipe.model_copy(update={"name": STUDY})
+    return study_recipe(named, {**changes, **settings.changes}, settings.iterations)
 
 
 def _varied(base: Recipe, own: Arm, name: str, title: str, changes: Mapping[str, Any]) -> Arm:
