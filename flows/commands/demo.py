@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 
 from flows.commands.options import Home, MlflowPort, PrefectPort
+from flows.commands.stopping import INTERRUPTED
 from flows.console import console, say, shown_command
 from flows.errors import UserError
 from flows.lifecycle import running_servers
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from solrl_tasks.store.object_path import Place
     from solrl_tasks.tracking.summary import Summary
 
-INTERRUPTED: Final = 130
 DRAIN_SECONDS: Final = 10.0
 
 
