@@ -136,8 +136,18 @@ class Settings(Frozen):
         }
 
     def apply(self) -> None:
-        """Put :meth:`environment` in force in this process. Call it before Prefect or MLflow is imported."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        """Put :meth:`environment` in force in this process. Call it before Prefect or MLflow is imported.
+
+        Raises:
+            UserError: where the home is to be, something else is.
+        """
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UserError(
+                f"{self.home} cannot be the home: it, or what it is to lie in, is a file or a link to nothing. Name a "
+                "folder with --home or SOLRL_HOME"
+            ) from error
         os.environ.update(self.environment())
 
 

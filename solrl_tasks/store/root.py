@@ -77,7 +77,7 @@ class Store:
                 if not marker.exists():
                     raise StoreError(f"{root} is not empty and not a store: name an empty or new folder")
             else:
-                root.mkdir(parents=True, exist_ok=True)
+                _make_folder(root)
                 atomic.write_sealed(marker, {"format": FIRST_FORMAT})
         store = cls(root)
         places.read_anew(root)
@@ -178,6 +178,16 @@ class Store:
             atomic.sweep(self.root / name)
         for folder in (self.runs, self.studies, self.root / "cache"):
             atomic.sweep(folder, recursive=True)
+
+
+def _make_folder(root: Place) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreError(
+            f"{root} cannot be a store: it, or what it is to lie in, is a file or a link to nothing. Remove that, or "
+            "name a folder"
+        ) from error
 
 
 def _readable_format(marker: Any, path: Place) -> int:

@@ -103,3 +103,11 @@ def test_a_config_is_found_from_the_current_folder_then_from_the_project(
     (tmp_path / "pyproject.toml").write_text("")
     assert find_config("pyproject.toml") == Path("pyproject.toml")
     assert find_config("nowhere.yaml") == Path("nowhere.yaml")
+
+
+@pytest.mark.parametrize("taken", ["file", "file/home", "nowhere"])
+def test_a_home_that_can_be_no_folder_is_told(tmp_path: Path, taken: str):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "absent" / "disk")
+    with pytest.raises(UserError, match=f"{taken} cannot be the home: .* --home or SOLRL_HOME"):
+        Settings.read(tmp_path / taken, environ={}).apply()

@@ -26,6 +26,11 @@ def test_a_relative_root_survives_a_change_of_folder(tmp_path, monkeypatch):
 
 def test_other_folders_are_not_taken_for_stores(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "absent" / "disk")
+    for taken in ("file", "file/store", "nowhere"):
+        with pytest.raises(StoreError, match=f"{taken} cannot be a store: .* name a folder"):
+            Store.open(tmp_path / taken)
     with pytest.raises(StoreError, match="not empty and not a store"):
         Store.open(tmp_path)
     with pytest.raises(StoreError, match=r"it has no store\.json"):
