@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from prefect.exceptions import ParameterTypeError
+from prefect.exceptions import FailedRun, ParameterTypeError
 
 from flows import ending
 from flows.deployments import DEPLOYMENTS
@@ -73,6 +73,17 @@ def test_the_reason_is_sent_before_the_run_ends(monkeypatch: pytest.MonkeyPatch,
     assert failed_by(UserError("in words")).message == "in words"
     with pytest.raises(ZeroDivisionError):
         failed_by(ZeroDivisionError())
+
+
+@pytest.mark.parametrize("name", ["prefect.flow_runs", "prefect.engine"])
+def test_a_failure_that_was_told_has_no_traceback_of_the_engine_below_it(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ending.APILogWorker, "drain_all", lambda timeout: None)
+    failed("the arm nope is unknown")
+    log, shown = logging.getLogger(name), []
+    for error in (FailedRun("the arm nope is unknown"), ZeroDivisionError("of the program")):
+        record = log.makeRecord(name, logging.ERROR, __file__, 1, "exited", (), (type(error), error, None))
+        shown += [error] if log.filter(record) else []
+    assert [type(error) for error in shown] == [ZeroDivisionError]
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
