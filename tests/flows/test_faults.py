@@ -200,7 +200,7 @@ def test_prefects_server_is_killed_for_good(
         process.wait(UP_WITHIN)
         took = time.monotonic() - killed
     assert process.returncode == 1, log()
-    told, ended = "does not answer ([Errno 111] Connection refused). What is being", "\nerror: Prefect's server at "
+    told, ended = "does not answer ([Errno 111] Connection refused). What is being", "error: Prefect's server at "
     assert log().index(told) < log().index(ended), log()
     assert "for about 14 s (PREFECT_CLIENT_MAX_RETRIES)" in log()
     assert "the same command goes on from there" in log().split(ended)[1]
@@ -242,7 +242,7 @@ def test_a_server_that_always_answers_500_ends_a_run_that_says_so(
         database.stop()
         process.wait(UP_WITHIN)
         assert process.returncode == 1, log()
-        ended = log().split("\nerror: Prefect's server at ")[1]
+        ended = log().split("error: Prefect's server at ")[1]
         assert "500 Internal Server Error" in ended and "the same command goes on from there" in ended
         assert "does not answer (503 Service Unavailable)" in log()
         assert "Traceback" not in log()
