@@ -1,6 +1,7 @@
 """What a measurement leaves behind: plain records, as JSON and as metrics."""
 
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,8 +105,7 @@ class Sampling(Frozen):
     @property
     def denoise(self) -> float:
         """Median seconds of a chunk's denoising alone."""
-        ordered = sorted(self.denoise_seconds)
-        return ordered[len(ordered) // 2]
+        return statistics.median(self.denoise_seconds)
 
     @property
     def image_step_seconds(self) -> float:
@@ -247,7 +247,7 @@ class UpdateReport(Frozen):
     @property
     def row_seconds(self) -> float:
         """Median seconds of one sample at one noise level."""
-        return sorted(self.seconds)[len(self.seconds) // 2] / self.rows
+        return statistics.median(self.seconds) / self.rows
 
 
 class EngineSync(Frozen):
@@ -278,7 +278,7 @@ class EngineSync(Frozen):
     @property
     def later(self) -> float:
         """Median of the later syncs."""
-        return sorted(self.seconds)[len(self.seconds) // 2]
+        return statistics.median(self.seconds)
 
 
 class SyncBenchReport(Frozen):

@@ -15,3 +15,4 @@ def test_updates_are_counted_by_rows_and_the_first_is_left_out(subject):
     assert report.gradient_checkpointing
     assert report.peak_bytes is None
     assert subject.device.counters.updates == before + 3
+    assert report.row_seconds == (report.seconds[0] + report.seconds[1]) / 2 / 6
