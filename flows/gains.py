@@ -79,9 +79,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Gained:
-    """What came of it. ``run_id`` is the run of the store that holds it."""
+    """What came of it. ``run_id`` is the run of the store that holds it, ``summary`` the answer in a few sentences."""
 
     run_id: str
+    summary: str
     theory: "Theory"
 
 
@@ -125,7 +126,7 @@ def study_gains(settings: Settings, asked: Asked, reporter: "Reporter", call: "C
     page = theory_page(theory, [asked.command()], asked.given())
     with use_reporter(reporter):
         publish_study(settings, run_id, page, theory.metrics(), theory.curves())
-    return Gained(run_id, theory)
+    return Gained(run_id, page.summary, theory)
 
 
 def plain_result(gained: Gained) -> dict[str, Any]:

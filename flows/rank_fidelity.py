@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from prefect import runtime
+from prefect.states import Completed
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
@@ -97,11 +98,12 @@ def rank_fidelity(
         return failed_by(error)
 
 
-def _studied(settings: Settings, asked: Asked) -> dict[str, Any]:
+def _studied(settings: Settings, asked: Asked) -> Any:
     from solrl_tasks.stages.tasks import call_as_task
 
     with present(settings, runtime.flow_run.id, "rank fidelity"):
-        return plain_result(study_ranks(settings, asked, current_reporter(), call_as_task))
+        found = study_ranks(settings, asked, current_reporter(), call_as_task)
+        return Completed(message=found.summary, data=plain_result(found))
 
 
 def _planned(found: "StudyPlan") -> dict[str, Any]:

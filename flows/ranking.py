@@ -61,9 +61,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Ranked:
-    """What came of it. ``run_id`` is the run of the store that holds it."""
+    """What came of it. ``run_id`` is the run of the store that holds it, ``summary`` the answer in a few sentences."""
 
     run_id: str
+    summary: str
     measured: "Measured"
 
 
@@ -107,7 +108,7 @@ def study_ranks(settings: Settings, asked: Asked, reporter: "Reporter", call: "C
         page, figures = _report(session.run, measured.result)
     with use_reporter(reporter):
         publish_study(settings, settled.run_id, page, figures.metrics, figures.curves)
-    return Ranked(settled.run_id, measured)
+    return Ranked(settled.run_id, page.summary, measured)
 
 
 def ranks_report(view: "RunView") -> "tuple[Page, StudyFigures] | None":

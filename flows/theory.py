@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from prefect import runtime
+from prefect.states import Completed
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
@@ -91,11 +92,12 @@ def theory(
         return failed_by(error)
 
 
-def _studied(settings: Settings, asked: Asked) -> dict[str, Any]:
+def _studied(settings: Settings, asked: Asked) -> Any:
     from solrl_tasks.stages.tasks import call_as_task
 
     with present(settings, runtime.flow_run.id, "theory"):
-        return plain_result(study_gains(settings, asked, current_reporter(), call_as_task))
+        found = study_gains(settings, asked, current_reporter(), call_as_task)
+        return Completed(message=found.summary, data=plain_result(found))
 
 
 def _planned(settings: Settings, asked: Asked) -> dict[str, Any]:

@@ -163,6 +163,8 @@ def test_the_flow_plans_studies_and_uses_its_pools_again(settings: Settings, mic
     assert [proxy["steps"] for proxy in first["proxies"]] == [2, 3]
     assert set(again["computed"].values()) == {0}
     assert first["proxies"] == again["proxies"]
+    ended = rank_fidelity(**asked, return_state=True)
+    assert ended.is_completed() and "nvfp4-emulated" in str(ended.message)
     assert shown(settings, first["run_id"])
     for wrong, words in (({"prompts": 99}, "prompts is 99"), ({"engines": ["bf16"]}, "give one of the two")):
         refused = rank_fidelity(**{**asked, **wrong}, return_state=True)

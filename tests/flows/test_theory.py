@@ -36,6 +36,8 @@ def test_the_flow_answers_and_is_paid_for_once(settings: Settings, micro_config:
     assert first["run_id"] == again["run_id"]
     assert has_report(Store(settings.store_root), first["run_id"])
     assert theory(**asked, plan=True)["missing"] == 0
+    ended = theory(**asked, return_state=True)
+    assert ended.is_completed() and "candidates" in str(ended.message)
     refused = theory(**{**asked, "prompts": 99}, return_state=True)
     assert "prompts is 99" in str(refused.message)
 
