@@ -1,6 +1,8 @@
 """What every test runs under: no network, no reports home, nothing of the user's own set-up."""
 
+import atexit
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -14,14 +16,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _FOREIGN = ("PREFECT_", "MLFLOW_", "SOLRL_")
 for _name in [name for name in os.environ if name.startswith(_FOREIGN)]:
     del os.environ[_name]
+
+
+def _own_folder(name: str) -> str:
+    """A folder for as long as this process lives; one that it forked leaves it alone."""
+    folder, owner = tempfile.mkdtemp(prefix=f"solrl-tests-{name}-"), os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return folder
+
+
 os.environ.update(
     {
         "HF_HUB_OFFLINE": "1",
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "XDG_RUNTIME_DIR": tempfile.mkdtemp(prefix="solrl-tests-runtime-"),
-        "PREFECT_HOME": tempfile.mkdtemp(prefix="solrl-tests-prefect-"),
+        "XDG_RUNTIME_DIR": _own_folder("runtime"),
+        "PREFECT_HOME": _own_folder("prefect"),
     }
 )
 os.environ.setdefault("OMP_NUM_THREADS", "2")
