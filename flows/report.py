@@ -23,7 +23,7 @@ from solrl_tasks.store import atomic
 from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.places import place_of
 from solrl_tasks.store.root import Store
-from solrl_tasks.store.runs import RunView, list_runs
+from solrl_tasks.store.runs import RunView, list_runs, no_such_run
 from solrl_tasks.tracking.environments import pool_origins
 
 
@@ -45,7 +45,8 @@ def draw_report(store: Store, run_id: str) -> Drawn:
     """Make the report of a run: of training and evaluations from their summaries, of a study from what it kept.
 
     Raises:
-        UserError: there is no such run, or it has committed nothing yet.
+        MissingObjectError: there is no such run.
+        UserError: it has committed nothing yet.
         DamagedError: the run's configuration, or the report that a study keeps, is damaged.
     """
     try:
@@ -65,8 +66,7 @@ def draw_report(store: Store, run_id: str) -> Drawn:
         kept = read_report(store, run_id)
         return Drawn(kept.page, write_report(store, run_id, kept.page, kept.figures), {})
     if view.recorded() is None:
-        known = ", ".join(info.run_id for info in list_runs(store)) or "none"
-        raise UserError(f"no run {run_id!r} in {store.root}; there is {known}")
+        raise no_such_run(store, run_id)
     raise UserError(f"run {run_id} has committed nothing yet, so there is nothing to report")
 
 

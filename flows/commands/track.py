@@ -6,7 +6,6 @@ import typer
 
 from flows.commands.options import Home, MlflowPort
 from flows.console import say
-from flows.errors import UserError
 from flows.home import open_store, shown_status
 from flows.settings import Settings
 
@@ -26,7 +25,7 @@ def rebuild(
     from flows.publishing import rebuild_run
     from flows.study_publishing import send_study
     from solrl_tasks.reports.stored import has_report
-    from solrl_tasks.store.runs import list_runs
+    from solrl_tasks.store.runs import list_runs, no_such_run
 
     store = open_store(home)
     settings = Settings.read(home, mlflow_port=mlflow_port)
@@ -37,7 +36,7 @@ def rebuild(
         say(f"The figures and the report of study {run} are in MLflow: {shown.url or shown.uri}")
         return
     if run not in found:
-        raise UserError(f"no run {run!r} in {store.root}; there is {', '.join(found) or 'none'}")
+        raise no_such_run(store, run)
     found_there = rebuild_run(settings, store, run, shown_status(found[run]))
     for note in found_there.run.notes:
         say(f"note: {note}")

@@ -1,5 +1,6 @@
 """Runs: one folder per run id, with its configuration, committed iterations and what it spent."""
 
+import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from solrl_tasks.store.root import Store, check_name
 
 logger = logging.getLogger(__name__)
 _MAY_GROW: Final = "iterations"
+_NAMED: Final = 8  # runs in a message
 _CONFIG_REMEDY: Final = "put the file back from a copy (the tracker has one), or use another run id"
 EVALUATION_PREFIX: Final = "evaluate-"
 """Evaluations of stored policies are held by runs that train nothing; the name tells."""
@@ -47,9 +49,7 @@ class RunView:
         try:
             return dict(atomic.read_sealed(path))
         except FileNotFoundError as error:
-            known = ", ".join(_run_ids(self.store)) or "none"
-            where = self.store.root
-            raise MissingObjectError(f"no run {self.run_id!r} in {where}; there is {known}") from error
+            raise no_such_run(self.store, self.run_id) from error
         except DamagedError as error:
             raise DamagedError(path, error.why, _CONFIG_REMEDY) from error
 
@@ -313,6 +313,14 @@ def view_run(store: Store, run_id: str) -> RunView:
 def list_runs(store: Store) -> list[RunInfo]:
     """All runs of a store, by id."""
     return [_describe(RunView(store, run_id)) for run_id in _run_ids(store)]
+
+
+def no_such_run(store: Store, run_id: str) -> MissingObjectError:
+    """The error for a run that a store does not have. It names those that are spelled most alike, first."""
+    known = _run_ids(store)
+    alike = difflib.get_close_matches(run_id, known, n=_NAMED, cutoff=0.0)
+    more = f" and {len(known) - len(alike)} more: see solrl runs" if len(known) > len(alike) else ""
+    return MissingObjectError(f"no run {run_id!r} in {store.root}; there is {', '.join(alike) or 'none'}{more}")
 
 
 def _run_ids(store: Store) -> list[str]:

@@ -141,6 +141,14 @@ def test_an_unknown_run_is_an_error_that_lists_the_known(store):
         view_run(store, "domo")
 
 
+def test_of_many_runs_those_are_named_that_are_spelled_most_alike(store):
+    for number in range(20):
+        Run.open(store, f"study-{number:02d}", CONFIG).close()
+    Run.open(store, "demo", CONFIG).close()
+    with pytest.raises(errors.MissingObjectError, match=r"there is demo, .* and 13 more: see solrl runs"):
+        view_run(store, "dmeo")
+
+
 def test_a_killed_run_is_interrupted_and_goes_on(store):
     code = (
         "import sys, json, pathlib; from solrl_tasks.store.root import Store;"
