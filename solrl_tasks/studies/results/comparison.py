@@ -216,8 +216,8 @@ def _ablation(
 def _parity(groups: Groups, arm: str, roles: Roles, iterations: int) -> Parity:
     difference, pairs = _differences(groups[arm], groups[roles.precise], iterations)
     mine, theirs = (np.array([pair[side] for pair in pairs.values()]) for side in (0, 1))
-    rises = [_end(record, iterations) - _values(record, [0])[0] for record in groups[roles.precise]]
-    gain = float(np.mean(rises))
+    paired = [record for record in groups[roles.precise] if record.seed in pairs]
+    gain = float(np.mean([_end(record, iterations) - _values(record, [0])[0] for record in paired])) if paired else 0.0
     return Parity(
         arm=arm,
         end=mean_estimate(mine),

@@ -103,7 +103,7 @@ class Parity(Frozen):
 
     Attributes:
         relative: difference over the precise arm's reward, seed by seed.
-        of_gain: the difference over the precise arm's mean gain.
+        of_gain: the difference over the precise arm's mean gain, over the same pairs.
         claim: of the method; what others would have to show was not published.
     """
 

@@ -1,8 +1,8 @@
 """What was published on the method: figures that ours stand beside.
 
-All of arXiv 2604.06916, of models that are hundreds of times larger than the embedded one, and without error bars. We
-did not have its full text: the tables were read from its project page and from notes of readers. What the authors said
-to reviewers alone is marked so.
+All of arXiv 2604.06916, of models that are hundreds to thousands of times larger than the embedded one, and without
+error bars. We did not have its full text: the tables were read from its project page and from notes of readers.
+What the authors said to reviewers alone is marked so.
 """
 
 from dataclasses import dataclass

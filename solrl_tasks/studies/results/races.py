@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from solrl_tasks.analysis.plateau import Plateau
 from solrl_tasks.analysis.reach import Reached
@@ -11,6 +12,9 @@ from solrl_tasks.reports.page import Block, Kind, Table, Text
 from solrl_tasks.studies.results.cells import ERRORS, between, claim_lines, figure, said, shown, with_interval
 from solrl_tasks.studies.results.findings import Race, Results
 from solrl_tasks.studies.results.published import SPEEDUPS
+
+SAME_WORK: Final = ("regenerate", "update")
+"""Stages that do as much in every arm: as many kept seeds are sampled as precisely, and trained on."""
 
 
 def kind_of(race: Race) -> Kind:
@@ -44,10 +48,11 @@ def _race(found: Results, race: Race) -> list[Block]:
     costs += [(name, *(_cost(at.arm) for at in reached)) for name, reached in race.arms.items()]
     ratios = [row for name, reached in race.arms.items() for row in _ratio_rows(name, reached)]
     note = " ".join(part for part in (_level(race.plateau), gone, _seconds_of(found, race)) if part)
+    spread = _timing_spread(found, race)
     where = said(found, ERRORS, kind_of(race))
     return [
         Table(f"Cost of shares of the gain of {race.baseline}, {race.unit}", columns, tuple(costs), where, note),
-        Table(f"Times less than {race.baseline}, {race.unit}", columns, tuple(ratios), where),
+        Table(f"Times less than {race.baseline}, {race.unit}", columns, tuple(ratios), where, spread),
         *claim_lines(race.claims),
     ]
 
@@ -64,6 +69,24 @@ def _seconds_of(found: Results, race: Race) -> str:
     return " ".join(f"{', '.join(names)}: {note}." for note, names in notes.items())
 
 
+def _timing_spread(found: Results, race: Race) -> str:
+    """How far the seconds of stages lie apart that are the same work in every arm: no interval over seeds has that."""
+    if race.unit != "measured device-seconds":
+        return ""
+    arms = [found.arm(name) for name in (race.baseline, *race.arms)]
+    parts = []
+    for stage in SAME_WORK:
+        spent = [arm.timed[stage] for arm in arms if arm is not None and arm.timed is not None and stage in arm.timed]
+        if len(spent) > 1:
+            parts.append(f"{stage} {min(spent):.2f} to {max(spent):.2f} s")
+    if not parts:
+        return ""
+    return (
+        f"Every arm's iteration was timed by itself. What is the same work in all arms took from arm to arm: "
+        f"{', '.join(parts)}. The intervals are over seeds and have nothing of that."
+    )
+
+
 def _cost(reached: Reached) -> str:
     count = len(reached.each)
     there = count - reached.censored
@@ -77,7 +100,10 @@ def _ratio_rows(name: str, reached: Sequence[AtShare]) -> list[tuple[str, ...]]:
     means = [between(up.of_mean, up.of_mean_low, up.of_mean_high) for up in ups]
     told = ["unresolved" if at.unresolved else mean for at, mean in zip(reached, means, strict=True)]
     pairs = ["unresolved" if at.unresolved else _pairs(up) for at, up in zip(reached, ups, strict=True)]
-    return [(f"{name}, mean curves", *told), (f"{name}, {ups[0].pairs} pairs", *pairs)]
+    count, every = ups[0].pairs, len(reached[0].baseline.each)
+    # Their mean curves come to shares of their own baselines' gain, not to the levels above the columns.
+    own = "" if count == every else f", own levels of {count} of {every} seeds"
+    return [(f"{name}, mean curves{own}", *told), (f"{name}, {count} pairs", *pairs)]
 
 
 def _pairs(found: SpeedUp) -> str:
@@ -113,4 +139,4 @@ def _budget_table(found: Results, race: Race) -> Table:
         if name != race.baseline
     ]
     caption = f"Held-out reward at equal {race.unit}: of {race.baseline}, and what others have beyond it (95 %)"
-    return Table(caption, columns, tuple(rows), said(found, ERRORS, kind_of(race)))
+    return Table(caption, columns, tuple(rows), said(found, ERRORS, kind_of(race)), _timing_spread(found, race))

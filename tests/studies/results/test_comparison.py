@@ -77,6 +77,22 @@ def test_parity_is_of_every_arm_and_claimed_of_the_method(found):
     assert one.claim.agreement == "agrees"
 
 
+def test_parity_takes_difference_and_gain_from_the_same_pairs():
+    every = records()
+    # Of the precise arm alone: a seed that gains nothing has no pair, and changes nothing.
+    every.append(arm_record("bf16-96full", 5, [0.3] * 11))
+    every = [record for record in every if (record.arm.name, record.seed) != ("solrl-nvfp4", 4)]
+    raised = [
+        arm_record("solrl-nvfp4", record.seed, [0.3, *([0.3 + 0.05] * 10)])
+        if record.arm.name == "solrl-nvfp4"
+        else record
+        for record in every
+    ]
+    one = only(find_results(raised, ROLES, 10).parity, arm="solrl-nvfp4")
+    # Seeds 1 to 3: gains of .251, .252 and .253 beside .05.
+    assert one.difference.n == 3 and one.of_gain == pytest.approx(-0.202 / 0.252)
+
+
 def test_training_on_low_precision_samples(found):
     direct = found.direct
     assert direct.difference[0].mean == 0 and direct.difference[5].mean == pytest.approx(0.2)

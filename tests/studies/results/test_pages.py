@@ -108,6 +108,29 @@ def test_measured_seconds_of_an_emulated_engine_say_so(found, pictures):
     assert "emulated" not in sections_of(found, pictures)["time-to-reward"].blocks[0].note
 
 
+def test_mean_curves_of_fewer_seeds_say_that_their_levels_are_their_own(pictures):
+    records = [
+        arm_record(name, seed, [0.3 + rise * min(at, 5) + 0.001 * seed * min(at, 1) for at in range(11)])
+        for name, rise in ARMS.items()
+        for seed in ((1, 2, 3) if name == "bf16-24of24" else (1, 2))
+    ]
+    fewer = find_results(records, ROLES, 10)
+    names = [row[0] for row in sections_of(fewer, pictures)["time-to-reward"].blocks[1].rows]
+    assert names[:2] == ["bf16-96full, mean curves, own levels of 2 of 3 seeds", "bf16-96full, 2 pairs"]
+
+
+def test_measured_seconds_say_how_far_equal_work_lies_apart(pictures):
+    records = [
+        arm_record(name, seed, [0.3 + rise * min(at, 5) + 0.001 * seed for at in range(11)], timed=timed)
+        for (name, rise), timed in zip(ARMS.items(), ({"update": 1.0}, *[{"update": 1.5}] * 4), strict=True)
+        for seed in (1, 2, 3)
+    ]
+    sections = sections_of(find_results(records, ROLES, 10), pictures)
+    noted = [block for name in ("time-to-reward", "budgets") for block in sections[name].blocks]
+    noted = [block for block in noted if "from arm to arm: update 1.00 to 1.50 s." in getattr(block, "note", "")]
+    assert len(noted) == 2 and all("measured device-seconds" in block.caption for block in noted)
+
+
 def test_a_censored_arm_says_how_many_came_there(found, pictures):
     section = sections_of(found, pictures)["time-to-reward"]
     rows = {row[0]: row for row in section.blocks[0].rows}
