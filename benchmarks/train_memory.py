@@ -11,6 +11,7 @@ trains them in seconds.
 
 import argparse
 import json
+import statistics
 import time
 import traceback
 from pathlib import Path
@@ -99,7 +100,7 @@ def measure(family: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "rows": rows,
         "first_seconds": first.seconds,
         "seconds": seconds,
-        "seconds_per_row": sorted(seconds)[len(seconds) // 2] / rows,
+        "seconds_per_row": statistics.median(seconds) / rows,
         "peak_gib": torch.cuda.max_memory_allocated(where) / 2**30 if cuda else None,
         "reserved_gib": torch.cuda.max_memory_reserved(where) / 2**30 if cuda else None,
         "memory": memory,
