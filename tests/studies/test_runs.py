@@ -311,7 +311,7 @@ STUDIES = {
     "images of the first few": {"base": PICTURES, "more": {**BRIGHT, "explore.candidates": 12}},
     "what is learned from the same samples": {"base": {}, "slow": {"update.optimizer.lr": 1e-4}},
     "what is only watched": {"base": {}, "watched": {"evaluate.rewards": [{"name": "brightness"}]}},
-    "what is only named": {"base": {}, "named": {"name": "other", "evaluate.seeds": 4}},
+    "what is only named": {"base": {}, "named": {"tracking.experiment": "other", "evaluate.seeds": 4}},
     "another rule and adapter": {"lot": {"select.rule": "random_keep"}, "small": {"update.lora.rank": 2}, "base": {}},
 }
 
