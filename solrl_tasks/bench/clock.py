@@ -1,6 +1,5 @@
 """Time and memory of what a device does."""
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -55,8 +54,3 @@ class Clock:
             return None
         self.wait()
         return int(torch.cuda.max_memory_allocated(self.device))
-
-
-def median(values: list[float]) -> float:
-    """The middle one; of two in the middle their mean."""
-    return statistics.median(values)

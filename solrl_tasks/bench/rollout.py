@@ -1,5 +1,6 @@
 """What a prompt's rollout costs, by every way of making it."""
 
+import statistics
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -8,7 +9,6 @@ import numpy as np
 import torch
 
 from solrl_tasks.bench.arms import PIPELINE, PRECISE, Plan, parse_arm
-from solrl_tasks.bench.clock import median
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.pipeline import EagerPipeline
 from solrl_tasks.bench.report import Arm, Complete, ModelFacts, RolloutReport, Sampling, Split
@@ -85,7 +85,7 @@ class RolloutBench:
 
     def _repeated(self, call: Callable[[], object]) -> float:
         call()
-        return median([self._clock.wall(call)[0] for _ in range(self.request.repeats)])
+        return statistics.median([self._clock.wall(call)[0] for _ in range(self.request.repeats)])
 
     # Arms
 

@@ -1,5 +1,6 @@
 """What every measurement starts from: a device with its model, encoded prompts, and LoRAs that change something."""
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
-from solrl_tasks.bench.clock import Clock, median
+from solrl_tasks.bench.clock import Clock
 from solrl_tasks.bench.flops import count_flops
 from solrl_tasks.bench.report import ModelFacts
 from solrl_tasks.config.extensions import find_extension
@@ -91,7 +92,7 @@ class Subject:
         texts = [PROMPTS[1 + turn % (len(PROMPTS) - 1)].text for turn in range(repeats)]
         seconds = [self.clock.wall(partial(family.encode, [text]))[0] for text in texts]
         _ = self.conditioning
-        return median(seconds)
+        return statistics.median(seconds)
 
     def facts(self) -> ModelFacts:
         """What is measured, with its operations counted."""

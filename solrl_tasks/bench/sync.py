@@ -1,11 +1,11 @@
 """What new weights cost an engine, and whether its compiled graphs outlive them."""
 
+import statistics
 import traceback
 from collections.abc import Callable, Sequence
 
 import torch
 
-from solrl_tasks.bench.clock import median
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.report import EngineSync, SyncBenchReport
 from solrl_tasks.bench.subject import Subject
@@ -61,7 +61,7 @@ def _measure(subject: Subject, name: str, swaps: int, rows: int) -> EngineSync:
         first_seconds=first,
         first_tensors=report.synced,
         seconds=tuple(seconds),
-        hash_seconds=median(hashes),
+        hash_seconds=statistics.median(hashes),
         tensors=tensors,
         replaced=report.replaced,
         graphs=compiled - before,

@@ -240,8 +240,7 @@ def with_prices_of(store: Store, evidence: Evidence, run_id: str) -> Evidence:
     """
     view = view_run(store, run_id)
     recipe = Recipe.model_validate(view.config)
-    for side, there in ((evidence.explored, recipe.explore), (evidence.reference, recipe.regenerate)):
-        _require_alike(side, _unpriced(recipe.model, there, {}), run_id)
+    _require_same_work(evidence.explored, evidence.reference, recipe, run_id)
     summaries = [Summary.model_validate(content) for _, content in sorted(view.summaries().items())]
     origin = f"median over iterations of run {run_id}"
     kept = recipe.prompts.per_iteration * recipe.select.keep
@@ -309,14 +308,16 @@ def require_prices(store: Store, run_id: str, recipe: Recipe) -> None:
     """
     view = view_run(store, run_id)
     priced = Recipe.model_validate(view.config)
-    for asked, there in ((recipe.explore, priced.explore), (recipe.regenerate, priced.regenerate)):
-        _require_alike(_unpriced(recipe.model, asked, {}), _unpriced(priced.model, there, {}), run_id)
+    explored, reference = (_unpriced(recipe.model, spec, {}) for spec in (recipe.explore, recipe.regenerate))
+    _require_same_work(explored, reference, priced, run_id)
     _stage_price([Summary.model_validate(content) for content in view.summaries().values()], "update", 1, run_id)
 
 
-def _require_alike(side: Side, other: Side, run_id: str) -> None:
-    if (side.engine, side.steps, side.resolution) != (other.engine, other.steps, other.resolution):
-        raise StudyError(f"run {run_id} sampled by {other}, the groups by {side}: its prices are not theirs")
+def _require_same_work(explored: Side, reference: Side, priced: Recipe, run_id: str) -> None:
+    for side, spec in ((explored, priced.explore), (reference, priced.regenerate)):
+        other = _unpriced(priced.model, spec, {})
+        if (side.engine, side.steps, side.resolution) != (other.engine, other.steps, other.resolution):
+            raise StudyError(f"run {run_id} sampled by {other}, the groups by {side}: its prices are not theirs")
 
 
 def _stage_price(summaries: Sequence[Summary], stage: str, images: int, run_id: str) -> float:

@@ -17,26 +17,13 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, list_runs, view_run
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.store.selections import find_selection, save_selection
-from tests.support.s3 import S3Server, serving, speaking_to
+from tests.support.s3 import S3Server
 
 SPEC = {"engine": "bf16", "steps": 6}
 RECORD = {"hardware": "x"}
 ROWS = ("a-0", "b-0", "c-0")
 CHUNK = 4
 REWARD = "scene@1"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def url(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SOLRL_HOME", str(tmp_path / "home"))
-    with speaking_to(server) as found:
-        yield found
 
 
 @pytest.fixture

@@ -15,15 +15,9 @@ from solrl_tasks.store.runs import Run
 from solrl_tasks.store.s3_client import S3Client
 from solrl_tasks.store.trimming import Keep, apply_trim, plan_trim
 from tests.support.request_counts import counted
-from tests.support.s3 import serving, speaking_to
+from tests.support.s3 import speaking_to
 
 A = "soft@1"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as found:
-        yield found
 
 
 @pytest.fixture

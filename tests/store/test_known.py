@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, view_run
 from solrl_tasks.store.selections import find_selection, load_selection, save_selection
 from tests.support.request_counts import Request, counted
-from tests.support.s3 import S3Server, serving, speaking_to
 
 LEASE = 4.0
 ROWS = ("a-0", "b-0")
@@ -32,19 +30,6 @@ class Guard:
     """One that is told whether it is sure."""
 
     sure = True
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def url(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SOLRL_HOME", str(tmp_path / "home"))
-    with speaking_to(server, lease=LEASE) as found:
-        yield found
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,26 +17,13 @@ from solrl_tasks.store.object_path import ObjectPath
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run
-from tests.support.s3 import S3Server, serving, speaking_to
+from tests.support.s3 import S3Server
 
 LEASE = 2.0
 SPEC = {"engine": "bf16"}
 RECORD = {"hardware": "x"}
 REWARD = "scene@1"
 CONTEXT = multiprocessing.get_context("forkserver")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def url(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SOLRL_HOME", str(tmp_path / "home"))
-    with speaking_to(server, lease=LEASE) as found:
-        yield found
 
 
 @pytest.fixture
