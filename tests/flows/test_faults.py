@@ -26,7 +26,7 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import view_run
 from tests.support.contents import run_contents
 from tests.support.killing import run_child
-from tests.support.postgres import cluster, postgres_programs
+from tests.support.postgres import Cluster, cluster, postgres_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BIN = Path(sys.executable).parent
@@ -106,6 +106,7 @@ def test_mlflow_is_down_at_the_start_in_the_middle_and_at_the_end(
     micro_config: Path,
     tmp_path: Path,
     free_ports: tuple[int, int],
+    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     expected: dict[str, object],
 ):
@@ -133,27 +134,40 @@ def test_mlflow_is_down_at_the_start_in_the_middle_and_at_the_end(
     assert rebuilt.points == sum(len(s.metrics) + len(s.stderr) for s in read_summaries(view_run(store, "run")))
 
 
+@pytest.fixture
+def settings(tmp_path: Path, free_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Of a Prefect server that the test starts itself; MLflow's runs go to a file."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
+    return Settings.read(tmp_path)
+
+
+@contextmanager
+def postgres(folder: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, int]]:
+    """A database for Prefect's server at a free port behind another, and that port."""
+    port = free_port(after + 1)
+    assert port is not None
+    with cluster(postgres_programs(), port, PASSWORD, folder / "postgres.log") as database:
+        url = f"postgresql+asyncpg://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
+        monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
+        time.sleep(2)
+        yield database, port
+
+
 @pytest.mark.parametrize("killed", ["prefect", "postgres", "postgres cleanly"])
 def test_prefect_or_its_database_is_killed_and_started_again(
     killed: str,
     micro_config: Path,
     tmp_path: Path,
     free_ports: tuple[int, int],
+    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     expected: dict[str, object],
 ):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
-    settings = Settings.read(tmp_path)
     with ExitStack() as stack:
         if killed.startswith("postgres"):
-            port = free_port(free_ports[1] + 1)
-            assert port is not None
-            database = stack.enter_context(cluster(postgres_programs(), port, PASSWORD, tmp_path / "postgres.log"))
-            url = f"postgresql+asyncpg://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
-            monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
-            time.sleep(2)
+            database, port = stack.enter_context(postgres(tmp_path, free_ports[1], monkeypatch))
         prefect = stack.enter_context(server(servers.prefect_server(settings)))
         with training(tmp_path, micro_config) as (process, log):
             wait(lambda: "explore-0001" in log() or " explore " in log(), process, log)
@@ -182,16 +196,14 @@ def test_prefects_server_is_killed_for_good(
     micro_config: Path,
     tmp_path: Path,
     free_ports: tuple[int, int],
+    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     expected: dict[str, object],
 ):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
     # 2, 4 and 8 seconds, where 62 are usual.
     monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
     with (
-        server(servers.prefect_server(Settings.read(tmp_path))) as prefect,
+        server(servers.prefect_server(settings)) as prefect,
         training(tmp_path, micro_config) as (process, log),
     ):
         wait(lambda: "  explore  " in log(), process, log)
@@ -223,20 +235,16 @@ def test_prefects_server_is_killed_for_good(
 
 
 def test_a_server_that_always_answers_500_ends_a_run_that_says_so(
-    micro_config: Path, tmp_path: Path, free_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    micro_config: Path,
+    tmp_path: Path,
+    free_ports: tuple[int, int],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    port = free_port(free_ports[1] + 1)
-    assert port is not None
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_ports[0]}/api")
     monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
     with ExitStack() as stack:
-        database = stack.enter_context(cluster(postgres_programs(), port, PASSWORD, tmp_path / "postgres.log"))
-        url = f"postgresql+asyncpg://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
-        monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
-        time.sleep(2)
-        stack.enter_context(server(servers.prefect_server(Settings.read(tmp_path))))
+        database, _ = stack.enter_context(postgres(tmp_path, free_ports[1], monkeypatch))
+        stack.enter_context(server(servers.prefect_server(settings)))
         process, log = stack.enter_context(training(tmp_path, micro_config))
         wait(lambda: "  explore  " in log(), process, log)
         database.stop()
