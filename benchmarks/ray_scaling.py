@@ -40,7 +40,8 @@ REWARDS = (RewardSpec(name="colourfulness"),)
 def model_of(arguments: argparse.Namespace) -> ModelSpec:
     """The model section of the family."""
     if arguments.tiny:
-        return ModelSpec(family=arguments.family, source=f"random:tiny-{arguments.family}", resolution=32)
+        tiny = {**FULL[arguments.family], "source": f"random:tiny-{arguments.family}", "max_sequence_length": 32}
+        return ModelSpec(family=arguments.family, resolution=32, **tiny)
     return ModelSpec(family=arguments.family, resolution=arguments.resolution, **FULL[arguments.family])
 
 

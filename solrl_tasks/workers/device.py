@@ -33,7 +33,7 @@ from solrl_tasks.workers.memory import (
     told,
 )
 from solrl_tasks.workers.numerics import host_threads
-from solrl_tasks.workers.pipeline import Lane, Results, SideStream, in_turn, overlapped
+from solrl_tasks.workers.pipeline import Blocks, Lane, Results, SideStream, in_turn, overlapped
 from solrl_tasks.workers.reduction import ALONE, Ranks
 from solrl_tasks.workers.resident import Resident
 from solrl_tasks.workers.rollout import Rollout
@@ -99,7 +99,7 @@ class Device:
         """What an engine really is: real or emulated, on what, which layers."""
         return self.engine(spec).record()
 
-    def rollout(self, job: RolloutJob, blocks: Iterable[Work]) -> Results:
+    def rollout(self, job: RolloutJob, blocks: Blocks) -> Results:
         """Sample, decode and score blocks, in the order given.
 
         Blocks that bring images or latents are only scored; the engine is touched when the first block needs it.

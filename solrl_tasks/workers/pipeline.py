@@ -4,8 +4,8 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from torch import Tensor
 from solrl_tasks.workers.jobs import Shown, Work, WorkResult
 
 Results = Generator[WorkResult, None, None]
+Blocks = Iterable[Work | None]
+"""In their order. Where they come as their results are taken, None says that the next one is not there yet: whoever
+asks gets it after a moment, and not at once, since he may ask again."""
 
 
 class Stages(Protocol):
@@ -78,21 +81,36 @@ class SideStream:
         torch.cuda.current_stream(self._device).synchronize()
 
 
-def in_turn(stages: Stages, blocks: Iterable[Work]) -> Results:
+def in_hand(device: torch.device) -> int:
+    """How many blocks, given and not yet taken, keep a device busy.
+
+    Where blocks overlap one is finished, one is sampled, and the noise of one is drawn; elsewhere one is done, and one
+    is there when it is.
+    """
+    return 3 if device.type == "cuda" else 2
+
+
+def in_turn(stages: Stages, blocks: Blocks) -> Results:
     """Each block from beginning to end before the next is looked at."""
     for work in blocks:
+        if work is None:
+            continue
         stages.prepare(work)
         started = time.perf_counter()
         result = stages.finish(stages.show(work, stages.sample(work, stages.draw(work))))
         yield replace(result, seconds=time.perf_counter() - started)
 
 
-def overlapped(stages: Stages, blocks: Iterable[Work], lane: Lane) -> Results:
+def overlapped(stages: Stages, blocks: Blocks, lane: Lane) -> Results:
     """A block is scored in a thread beside the sampling of the next one; results come in the order of blocks.
 
     Values are those of ``in_turn``. So is the order of events as the caller sees it: an error of a block, or of asking
     for the next one, is raised after the results of all blocks before it. When the generator ends, however it ends,
     nothing of it is left running, neither in its thread nor on the device.
+
+    Blocks are asked for ahead: the next one while a block is sampled, and the one after it before the result of the
+    first is handed out. Whoever gives blocks as he takes results keeps the device busy with ``in_hand`` of them; with
+    fewer the results come as well, for None instead of a block lets those that are done be handed out.
 
     A result's seconds run from the end of the block before, or from its own beginning if that was later: their sum is
     the time in which the device had something to do.
@@ -105,6 +123,17 @@ def overlapped(stages: Stages, blocks: Iterable[Work], lane: Lane) -> Results:
         lane.settle()
 
 
+_END: Final = object()
+
+
+@dataclass(frozen=True)
+class _Upcoming:
+    """A block to be launched, and its noise."""
+
+    work: Work
+    noise: Future[Tensor | None]
+
+
 class _Finished:
     """A block's result, and when it began and ended on the clock."""
 
@@ -114,8 +143,8 @@ class _Finished:
         self.ended = time.perf_counter()
 
 
-def _in_order(launched: Iterator[Future[_Finished]]) -> Results:
-    """Results, each while the block behind it is on the device."""
+def _in_order(launched: Iterator[Future[_Finished] | None]) -> Results:
+    """Results, each while the block behind it is on the device, or when that one is not there yet."""
     pending: Future[_Finished] | None = None
     ended = float("-inf")
     more = True
@@ -123,7 +152,9 @@ def _in_order(launched: Iterator[Future[_Finished]]) -> Results:
         failure: Exception | None = None
         following: Future[_Finished] | None = None
         try:
-            following = next(launched, None)
+            following = next(launched)
+        except StopIteration:
+            more = False
         except Exception as error:
             failure = error
         if pending is not None:
@@ -132,43 +163,50 @@ def _in_order(launched: Iterator[Future[_Finished]]) -> Results:
             ended = done.ended
         if failure is not None:
             raise failure
-        pending, more = following, following is not None
+        pending = following
 
 
 def _launched(
-    stages: Stages, blocks: Iterable[Work], lane: Lane, pool: ThreadPoolExecutor
-) -> Iterator[Future[_Finished]]:
-    """Each block, once it is queued on the device and handed to the thread."""
+    stages: Stages, blocks: Blocks, lane: Lane, pool: ThreadPoolExecutor
+) -> Iterator[Future[_Finished] | None]:
+    """Each block, once it is queued on the device and handed to the thread; None when all that were given are done."""
     waiting = iter(blocks)
     finishing: Future[_Finished] | None = None
     alone = True
 
-    def following() -> tuple[Work, Future[Tensor | None]] | None:
-        work = next(waiting, None)
-        if work is None:
-            return None
+    def following() -> _Upcoming | None | object:
+        work = next(waiting, _END)
+        # While there is something to do, the next block is worth waiting for: its noise is to be drawn beside that.
+        while work is None and finishing is not None and not finishing.done():
+            work = next(waiting, _END)
+        if not isinstance(work, Work):
+            return work
         stages.prepare(work)
-        return work, pool.submit(stages.draw, work)
+        return _Upcoming(work, pool.submit(stages.draw, work))
 
     def finish(shown: Shown, began: float) -> _Finished:
         with lane.within():
             return _Finished(stages.finish(shown), began)
 
     upcoming = following()
-    while upcoming is not None:
-        work, noise = upcoming
+    while upcoming is not _END:
+        if not isinstance(upcoming, _Upcoming):
+            yield None
+            upcoming = following()
+            continue
+        work = upcoming.work
         if alone and work.needs_sampling:
             # The first one compiles, and may capture graphs: nothing else may use the device meanwhile.
             wait([finishing] if finishing else [])
             alone = False
         began = time.perf_counter()
-        latents = stages.sample(work, noise.result())
+        latents = stages.sample(work, upcoming.noise.result())
         # The next block's noise goes before this block's end: the thread is free for it now, and not for long.
         failure: Exception | None = None
         try:
             upcoming = following()
         except Exception as error:
-            failure, upcoming = error, None
+            failure = error
         shown = stages.show(work, latents)
         del latents
         finishing = pool.submit(finish, shown, began)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -18,6 +18,7 @@ from solrl_tasks.workers.data_parallel import Group, Seat, open_store
 from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import RolloutJob, Work
 from solrl_tasks.workers.numerics import default_device, host_threads
+from solrl_tasks.workers.pipeline import in_hand
 from solrl_tasks.workers.reduction import ALONE, Ranks
 from solrl_tasks.workers.site import LocalSite
 from solrl_tasks.workers.tally import Tally
@@ -35,6 +36,8 @@ from solrl_tasks.workers.transport import (
 )
 
 T = TypeVar("T")
+LULL_SECONDS: Final = 0.005
+"""After which a rollout is told that its next block is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ class DeviceActor:
             "device": str(self._site.device),
             "hardware": self._site.hardware,
             "total_memory": self._site.total_memory,
+            "in_hand": in_hand(self._site.device),
             "environment": self._site.environment(),
         }
 
@@ -260,10 +264,15 @@ class DeviceActor:
         for end in ends:
             end.answer.set_result(None)
 
-    def _incoming(self, first: _Block, open_blocks: deque[_Block], ends: list[_End]) -> Iterator[Work]:
+    def _incoming(self, first: _Block, open_blocks: deque[_Block], ends: list[_End]) -> Iterator[Work | None]:
         yield first.work
         while True:
-            asked = self._todo.get()
+            try:
+                # The flow process gives the next block when it has a result, which must not wait for that block.
+                asked = self._todo.get(timeout=LULL_SECONDS if open_blocks else None)
+            except queue.Empty:
+                yield None
+                continue
             if isinstance(asked, _Call):
                 asked.run()
             elif isinstance(asked, _End):

@@ -120,11 +120,11 @@ class Spread:
         return self.waiting.fill(1) > 0
 
     def _deal(self) -> None:
-        """Give every idle actor a block, and each a second one to begin with while there are enough for all."""
+        """Give every idle actor a block, and each as many as keep it busy while there are enough for all."""
         if not self._left():
             return
-        self.crew.any()
-        for depth in (1, 2):
+        most = self.crew.any().facts["in_hand"]
+        for depth in range(1, most + 1):
             for actor in self.crew.actors:
                 busy = sum(holder is actor for holder, _ in self.flight.values())
                 # Towards the end a block that waits behind another could be begun elsewhere.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from solrl_tasks.workers.jobs import Shown, Work, WorkResult
-from solrl_tasks.workers.pipeline import in_turn, overlapped
+from solrl_tasks.workers.pipeline import in_hand, in_turn, overlapped
 from tests.support.lanes import HostLane
 
 
@@ -204,3 +204,53 @@ def test_seconds_add_up_to_the_time_in_which_something_was_done(pauses, taking):
 def test_loading_is_not_charged_to_a_block():
     (result,) = run(Recorded(pauses={"prepare": 0.2}), works(1))
     assert result.seconds < 0.1
+
+
+class Dealt:
+    """Blocks given as results are taken, so many in hand at most, by somebody who takes a moment to see a result."""
+
+    def __init__(self, blocks, in_hand):
+        self.left, self.in_hand, self.taken, self.given, self.dry = list(blocks), in_hand, 0, 0, 0
+        self.seen = threading.Event()
+
+    def __iter__(self):
+        while self.left:
+            if self.given - self.taken < self.in_hand:
+                self.given += 1
+                yield self.left.pop(0)
+            else:
+                self.dry += 1
+                assert self.dry < 2000, "nothing comes any more: the next block waits for a result, and that for a block"
+                time.sleep(0.001)
+                yield None
+
+    def take(self, result):
+        self.taken += 1
+        return result.work.token, result.latents.item()
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("in_hand", [1, 2, 3, 4])
+def test_results_do_not_wait_for_blocks_that_are_given_when_they_are_taken(in_hand, overlap):
+    dealt = Dealt(works(6), in_hand)
+    found = [dealt.take(result) for result in run(Recorded(pauses={"finish": 0.01}), dealt, overlap)]
+    assert found == [(n, 10 * n) for n in range(6)]
+
+
+@pytest.mark.parametrize("what", ["prepare", "draw", "sample", "show", "finish"])
+def test_an_error_is_raised_after_the_results_before_it_where_blocks_are_dealt(what):
+    for in_hand in (1, 2, 3):
+        dealt, found = Dealt(works(5), in_hand), []
+        with pytest.raises(Broken, match=f"{what} 3"):
+            for result in run(Recorded({(what, 3)}), dealt):
+                found.append(dealt.take(result)[0])
+        assert found == [0, 1, 2]
+
+
+def test_with_enough_in_hand_noise_is_drawn_before_the_thread_is_taken_by_the_end_of_the_block_before():
+    stages = Recorded(pauses={"finish": 0.05, "sample": 0.02})
+    dealt = Dealt(works(6), in_hand(torch.device("cuda")))
+    for result in run(stages, dealt):
+        dealt.take(result)
+    for n in range(2, 6):
+        assert stages.events.index(("draw", n)) < stages.events.index(("finish", n - 1))
