@@ -42,6 +42,13 @@ def item_form(name: str, shape: Mapping[str, Any]) -> tuple[tuple[int | None, ..
     return (tuple(shape["latent"]) if name == LATENTS else ()), "float32"
 
 
+def item_fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    """Whether an item has the expected shape; None is any length."""
+    return len(found) == len(expected) and all(
+        want is None or have == want for have, want in zip(found, expected, strict=True)
+    )
+
+
 def _checked(what: str, name: str) -> str:
     if not _NAMED_VALUES.fullmatch(name):
         raise ValueError(f"{what} {name!r}: the store needs name@version, in letters, digits and the signs _ . : + -")

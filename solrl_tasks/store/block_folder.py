@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.store import atomic
-from solrl_tasks.store.array_names import FEATURES, IMAGES, LATENTS, PATHS, REWARDS, THUMBNAILS, item_form
-from solrl_tasks.store.arrays import HEAD, BlockArray, is_published, item_fits
+from solrl_tasks.store.array_names import FEATURES, IMAGES, LATENTS, PATHS, REWARDS, THUMBNAILS, item_fits, item_form
+from solrl_tasks.store.arrays import BlockArray, is_published
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.bucket_objects import Listing
 from solrl_tasks.store.environments import Environments
 from solrl_tasks.store.errors import DamagedError, IncompleteError, NotLockedError
 from solrl_tasks.store.keys import key as key_of
+from solrl_tasks.store.ledger import DIGEST, MICROSECONDS, WRITTEN
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import Kind, Ref
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.spec_file import DATA, SPEC, SpecFile, read_spec
+from solrl_tasks.store.zarr_array import HEAD
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +238,7 @@ class BlockFolder:
         blocks = self.blocks(columns)
 
         def read(array: BlockArray) -> NDArray[np.bool_]:
-            return array.verified(blocks) if verify else array.entries(blocks)[:, :, 0] != 0
+            return array.verified(blocks) if verify else array.entries(blocks)[:, :, DIGEST] != 0
 
         found = self._ask(name, read, lambda done: bool(done.all()))
         return np.zeros((self.rows, blocks), dtype=np.bool_) if found is None else found
@@ -245,7 +247,7 @@ class BlockFolder:
         """Whether one block of an array is done."""
 
         def read(array: BlockArray) -> bool:
-            return array.read(row, index) is not None if verify else bool(array.entry(row, index)[0])
+            return array.read(row, index) is not None if verify else bool(array.entry(row, index)[DIGEST])
 
         return bool(self._ask(name, read, bool, little=True))
 
@@ -342,7 +344,7 @@ class BlockFolder:
         total = 0
         stacked = np.stack(tables, axis=2)
         for row, index in np.ndindex(stacked.shape[:2]):
-            total += sum({int(entry[3]): int(entry[2]) for entry in stacked[row, index]}.values())
+            total += sum({int(entry[WRITTEN]): int(entry[MICROSECONDS]) for entry in stacked[row, index]}.values())
         return total * 1e-6
 
     def _forget(self) -> None:
@@ -404,7 +406,7 @@ class BlockFolder:
         return array
 
     def _keeps(self, array: BlockArray, name: str, block: Block, values: NDArray[Any]) -> bool:
-        if name in block.lacks or not array.entry(block.row, block.index)[0]:
+        if name in block.lacks or not array.entry(block.row, block.index)[DIGEST]:
             return False
         stored = array.read(block.row, block.index)
         if stored is None:
@@ -436,4 +438,4 @@ class BlockFolder:
 
 
 def _is_full(entries: NDArray[np.uint64]) -> bool:
-    return bool(np.all(entries[:, :, 0]))
+    return bool(np.all(entries[:, :, DIGEST]))

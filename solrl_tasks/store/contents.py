@@ -7,17 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.store.array_names import LATENTS, REWARDS
-from solrl_tasks.store.arrays import FIELDS
 from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.errors import MissingObjectError
+from solrl_tasks.store.ledger import MICROSECONDS, WRITTEN
 from solrl_tasks.store.places import matching
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import UNKNOWN, Kind, Ref
 from solrl_tasks.store.root import Store
 
 KINDS: Final[tuple[Kind, ...]] = ("pools", "samples")
-_MICROSECONDS: Final = FIELDS.index("device_microseconds")
-_WRITTEN: Final = FIELDS.index("written_unix_ns")
 
 
 class Contents:
@@ -124,7 +122,7 @@ class Contents:
         seconds = np.zeros((self.rows, blocks))
         tables = [array.entries(blocks) for array in map(self._folder.array, names) if array is not None]
         for row, index in np.ndindex(seconds.shape):
-            costs = {int(table[row, index, _WRITTEN]): int(table[row, index, _MICROSECONDS]) for table in tables}
+            costs = {int(table[row, index, WRITTEN]): int(table[row, index, MICROSECONDS]) for table in tables}
             seconds[row, index] = sum(costs.values()) * 1e-6
         return np.repeat(seconds / self.chunk, self.chunk, axis=1)[:, : self.columns]
 

@@ -4,22 +4,18 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from solrl_tasks.store import places
 from solrl_tasks.store.array_names import reward_array
-from solrl_tasks.store.arrays import FIELDS
 from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
+from solrl_tasks.store.ledger import DIGEST, MICROSECONDS, RECORD, WRITTEN
 from solrl_tasks.store.root import Store
 
 logger = logging.getLogger(__name__)
-_DIGEST: Final = FIELDS.index("digest")
-_RECORD: Final = FIELDS.index("record")
-_MICROSECONDS: Final = FIELDS.index("device_microseconds")
-_WRITTEN: Final = FIELDS.index("written_unix_ns")
 Check = Callable[[dict[str, Any]], bool]
 
 
@@ -92,7 +88,7 @@ def _blocks(folder: BlockFolder, rewards: Sequence[str]) -> Iterator[tuple[float
     stacked = np.stack(entries, axis=2)
     for row, index in np.ndindex(stacked.shape[:2]):
         block = stacked[row, index]
-        if np.all(block[:, _DIGEST] != 0):
+        if np.all(block[:, DIGEST] != 0):
             # What was computed together has one time, and counts once.
-            microseconds = sum({int(one[_WRITTEN]): int(one[_MICROSECONDS]) for one in block}.values())
-            yield microseconds * 1e-6, {int(number) for number in block[:, _RECORD]}
+            microseconds = sum({int(one[WRITTEN]): int(one[MICROSECONDS]) for one in block}.values())
+            yield microseconds * 1e-6, {int(number) for number in block[:, RECORD]}

@@ -7,6 +7,7 @@ import numpy as np
 
 from solrl_tasks.store.arrays import BlockArray
 from solrl_tasks.store.errors import RecordMismatchError
+from solrl_tasks.store.ledger import DIGEST, RECORD
 from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.records import RecordShelf, decisive_differences, record_id
 
@@ -75,7 +76,7 @@ class Environments:
         if array is None:
             return set()
         entries = array.entries(array.columns // array.chunk)
-        found = {int(number) for number in np.unique(entries[:, :, 1][entries[:, :, 0] != 0])}
+        found = {int(number) for number in np.unique(entries[:, :, RECORD][entries[:, :, DIGEST] != 0])}
         if self._alone():
             self._seen[name] = found
         return found

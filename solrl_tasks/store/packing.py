@@ -18,12 +18,14 @@ from zarr.storage import LocalStore
 
 from solrl_tasks.store import atomic, places
 from solrl_tasks.store.array_names import IMAGES, THUMBNAILS
-from solrl_tasks.store.arrays import FIELDS, HEAD, PACKED, BlockArray, group_metadata, make_array
+from solrl_tasks.store.arrays import PACKED, BlockArray
 from solrl_tasks.store.block_folder import BlockFolder
 from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.gc import alone
+from solrl_tasks.store.ledger import DIGEST, FIELDS
 from solrl_tasks.store.refs import Kind
 from solrl_tasks.store.root import Store
+from solrl_tasks.store.zarr_array import HEAD, group_metadata, make_array
 
 logger = logging.getLogger(__name__)
 SHARD_BYTES: Final = 16 * 2**20
@@ -147,7 +149,7 @@ def _starts(rows: int, blocks: int, tall: int, wide: int) -> Iterator[tuple[int,
 
 def _values_at(array: BlockArray, entries: NDArray[np.uint64], rows: slice, blocks: slice) -> NDArray[Any]:
     values, done = array.read_region(entries, rows, blocks)
-    for row, index in np.argwhere((entries[rows, blocks, 0] != 0) & ~done).tolist():
+    for row, index in np.argwhere((entries[rows, blocks, DIGEST] != 0) & ~done).tolist():
         raise StoreError(
             f"{array.path}: row {rows.start + row}, block {blocks.start + index} is damaged: run again what uses it, "
             "which computes the block, then pack"
@@ -165,7 +167,7 @@ def _compare(array: BlockArray) -> None:
     rows, across = shard_of(array.rows, blocks, array.chunk * _item_bytes(array))
     for row, index in _starts(array.rows, blocks, rows, across) if same else ():
         part = slice(row, row + rows), slice(index, index + across)
-        same &= np.array_equal(packed.read_region(entries, *part)[1], entries[(*part, 0)] != 0)
+        same &= np.array_equal(packed.read_region(entries, *part)[1], entries[(*part, DIGEST)] != 0)
     if not same:
         places.remove_below(array.path / PACKED)
         raise StoreError(f"{array.path}: what was packed reads back differently, and was dropped: check the disk")

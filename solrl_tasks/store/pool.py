@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from solrl_tasks.store import atomic, places
 from solrl_tasks.store.array_names import FEATURES, IMAGES, REWARDS, THUMBNAILS, feature_array, reward_array
-from solrl_tasks.store.arrays import hash_values
 from solrl_tasks.store.block_folder import BlockFolder, Reuse
 from solrl_tasks.store.blocks import Block
+from solrl_tasks.store.digests import hash_values
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.refs import UNKNOWN, Ref
 from solrl_tasks.store.root import Store

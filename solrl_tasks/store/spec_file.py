@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from solrl_tasks.store import atomic, places
 from solrl_tasks.store.array_names import REWARDS
-from solrl_tasks.store.arrays import group_metadata
 from solrl_tasks.store.errors import DamagedError, StoreError
 from solrl_tasks.store.keys import key as key_of
 from solrl_tasks.store.lock import Lock
@@ -13,6 +12,7 @@ from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Kind
 from solrl_tasks.store.root import Store
+from solrl_tasks.store.zarr_array import group_metadata
 
 logger = logging.getLogger(__name__)
 
