@@ -35,7 +35,7 @@ def write_bytes(path: Place, data: bytes) -> None:
         path.bucket.put(path.key, data)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -194,7 +194,7 @@ def publish_folder(final: Place, last: str = "") -> Iterator[Path]:
             _upload(Path(name), final, last)
         return
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(final)
+    temporary = temporary_name(final)
     temporary.mkdir()
     try:
         yield temporary
@@ -268,7 +268,8 @@ def sweep(folder: Place, recursive: bool = False) -> list[Path]:
     return removed
 
 
-def _temporary(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """A name beside a path that tells this process; what is there when the process has ended is swept."""
     writer = f"{host_id()}-{os.getpid()}-{start_of(os.getpid())}-{next(_counter)}"
     return path.with_name(f".{path.name}.{writer}.tmp")
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any, Final
 from solrl_tasks.store import atomic, places
 from solrl_tasks.store.errors import DamagedError, LockedError, StoreError
 from solrl_tasks.store.folders import MANIFEST
+from solrl_tasks.store.lock import describe
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import KINDS
 from solrl_tasks.store.root import Store
@@ -20,7 +22,9 @@ from solrl_tasks.store.trims import MARK, Trim, read_mark
 
 logger = logging.getLogger(__name__)
 _DAY: Final = 24 * 3600.0
+_KEY: Final = re.compile(r"[0-9a-f]{24}")
 _TRASH: Final = ".trash"
+"""Where earlier versions moved what they were about to delete; a kill left it there."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
     """What could be removed; nothing is touched.
 
     Objects that runs or studies refer to stay, and so does whatever was changed in the last
-    ``min_age_seconds``. Damaged things that were moved aside are listed as well.
+    ``min_age_seconds``. Damaged things that were moved aside are listed as well. What has no key for a name was put
+    there by somebody else, and is left alone.
 
     Raises:
         DamagedError: a run's or study's references cannot be read, so that nobody knows what is in use.
@@ -48,6 +53,8 @@ def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
     found = []
     for kind in KINDS:
         for path in places.matching(store.folder(kind), "[0-9a-f]*"):
+            if not _KEY.fullmatch(path.name):
+                continue
             if (kind, path.name) not in used and places.changed_at(path) <= youngest:
                 found.append(_garbage(store, kind, path, "no run or study refers to it"))
     for path in places.matching(store.quarantine, "*"):
@@ -78,13 +85,22 @@ def alone(store: Store, purpose: str) -> Iterator[None]:
     try:
         gate.acquire()
     except LockedError as error:
-        live = ", ".join(run.run_id for run in list_runs(store) if run.status == "running")
-        who = f"live runs: {live}" if live else "a pool is being filled"
-        raise LockedError(f"the store {store.root} is in use ({who}); {purpose} waits until they have ended") from error
+        raise LockedError(
+            f"the store {store.root} is in use ({_users(store)}); {purpose} is for when that has ended: try again then"
+        ) from error
     try:
         yield
     finally:
         gate.release()
+
+
+def _users(store: Store) -> str:
+    """Who has a store that cannot be had alone, in words."""
+    holder = store.held_alone_by()
+    if holder is not None:
+        return describe(holder) if holder else "another process has it alone"
+    live = ", ".join(run.run_id for run in list_runs(store) if run.status == "running")
+    return f"live runs: {live}" if live else "a pool is being filled"
 
 
 def remove_unused(store: Store, plan: Sequence[Garbage]) -> int:
@@ -92,31 +108,45 @@ def remove_unused(store: Store, plan: Sequence[Garbage]) -> int:
 
     The caller has the store ``alone``.
     """
+    store.sweep()
+    if not isinstance(store.root, ObjectPath):
+        shutil.rmtree(store.root / _TRASH, ignore_errors=True)
     used = used_objects(store)
     freed = 0
     for item in plan:
         path = store.root / item.path
-        if item.path != f"{item.kind}/{item.key}" or item.kind not in (*KINDS, "quarantine"):
+        if not _may_go(item):
             raise StoreError(f"{item.path} is nothing that the garbage collection may remove")
         if (item.kind, item.key) in used or not path.exists():
             continue
-        _delete(path, f"{item.kind}-{item.key}")
+        _delete(path)
         freed += item.bytes
         logger.info("removed %s (%d bytes): %s", item.path, item.bytes, item.why)
-    if not isinstance(store.root, ObjectPath):
-        shutil.rmtree(store.root / _TRASH, ignore_errors=True)
     return freed
 
 
-def _delete(path: Place, name: str) -> None:
+def _may_go(item: Garbage) -> bool:
+    """Whether it names an object by its key, or something that lies directly in quarantine."""
+    if item.kind in KINDS:
+        named = bool(_KEY.fullmatch(item.key))
+    else:
+        named = item.kind == "quarantine" and "/" not in item.key and item.key.strip(".") != ""
+    return named and item.path == f"{item.kind}/{item.key}"
+
+
+def _delete(path: Place) -> None:
     if isinstance(path, ObjectPath):
         first = SPEC if path.parent.name in ("pools", "samples") else MANIFEST
         places.remove(path, first, last="records")
         return
-    # Renamed first, so that a kill while deleting leaves no half object under its name.
-    trash = path.parents[1] / _TRASH
-    trash.mkdir(exist_ok=True)
-    path.rename(trash / name)
+    # Renamed first, so that a kill while deleting leaves no half object under its name; the next to open the store
+    # sweeps the rest.
+    going = atomic.temporary_name(path)
+    path.rename(going)
+    if going.is_dir() and not going.is_symlink():
+        shutil.rmtree(going)
+    else:
+        going.unlink()
 
 
 def used_objects(store: Store, trims: Mapping[str, Trim] | None = None) -> set[tuple[str, str]]:

@@ -83,7 +83,7 @@ class Store:
         places.read_anew(root)
         if isinstance(root, ObjectPath):
             root.bucket.require_conditions(marker.name)
-        store._sweep()
+        store.sweep()
         return store
 
     def require_format(self, wanted: int) -> None:
@@ -142,7 +142,15 @@ class Store:
 
     def gate(self, purpose: str, shared: bool) -> Lock:
         """The lock between those who use the store (shared) and the garbage collection (alone)."""
-        return places.lock_at(self.root / "locks" / "store.lock", purpose, shared=shared, shareable=True)
+        return places.lock_at(self._gate_path, purpose, shared=shared, shareable=True)
+
+    def held_alone_by(self) -> dict[str, Any] | None:
+        """Who has the store alone now (pid, host, since, purpose; empty if unreadable); None if nobody has."""
+        return places.holder_of(self._gate_path)
+
+    @property
+    def _gate_path(self) -> Place:
+        return self.root / "locks" / "store.lock"
 
     def move_aside(self, path: Place, why: str, last: str = "") -> Place | None:
         """Rename something damaged into ``quarantine/`` with a note beside it; None if it was gone.
@@ -173,7 +181,8 @@ class Store:
         """The error that says that something is not there."""
         return MissingObjectError(f"{what} is not in the store {self.root}: {self.relative(path)} does not exist")
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Remove what dead writers left."""
         for name in (".", *KINDS, "quarantine"):
             atomic.sweep(self.root / name)
         for folder in (self.runs, self.studies, self.root / "cache"):

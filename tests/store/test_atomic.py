@@ -87,8 +87,8 @@ def test_the_first_to_publish_wins(tmp_path):
 def test_only_what_dead_writers_left_is_swept(tmp_path):
     code = (
         "import sys, pathlib; from solrl_tasks.store import atomic; p = pathlib.Path(sys.argv[1]);"
-        "t = atomic._temporary(p / 'x.json'); t.write_text('half');"
-        "f = atomic._temporary(p / 'folder'); f.mkdir(); (f / 'a').write_text('half');"
+        "t = atomic.temporary_name(p / 'x.json'); t.write_text('half');"
+        "f = atomic.temporary_name(p / 'folder'); f.mkdir(); (f / 'a').write_text('half');"
         "print('ready', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -103,7 +103,7 @@ def test_only_what_dead_writers_left_is_swept(tmp_path):
 
 
 def test_a_number_used_again_is_not_taken_for_the_writer(tmp_path):
-    own = atomic._temporary(tmp_path / "x")
+    own = atomic.temporary_name(tmp_path / "x")
     start = str(start_of(os.getpid()))
     old = tmp_path / own.name.replace(f"-{start}-", f"-{int(start) - 1}-")
     old.write_text("half")

@@ -1,6 +1,7 @@
 """Garbage collection removes what nothing refers to, and nothing else."""
 
 import os
+import signal
 import time
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 from solrl_tasks.store import errors
 from solrl_tasks.store.atomic import write_json
 from solrl_tasks.store.contents import Contents
-from solrl_tasks.store.gc import Garbage, collect, plan_gc
+from solrl_tasks.store.gc import Garbage, alone, collect, plan_gc
 from solrl_tasks.store.holds import hold
 from solrl_tasks.store.pool import Pool
+from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run
 from solrl_tasks.store.selections import load_selection, save_selection
+from tests.support.killing import CONTEXT
 
 A = "soft@1"
 
@@ -22,7 +25,8 @@ def make_pool(store, name):
     pool = Pool.open(store, {"name": name}, ("k-0",), 2)
     with pool.lock():
         pool.ensure_columns(2)
-        pool.write(pool.missing([A], 2)[0], {A: np.zeros(2, np.float32)}, None, 1.0, {})
+        for block in pool.missing([A], 2):
+            pool.write(block, {A: np.zeros(2, np.float32)}, None, 1.0, {})
     return pool.ref([A], 2)
 
 
@@ -114,6 +118,86 @@ def test_what_was_moved_aside_is_listed_and_goes(store):
     assert list(store.quarantine.iterdir()) == []
 
 
-def test_only_objects_can_be_removed(store):
+@pytest.mark.parametrize(
+    ("kind", "key", "path"),
+    [
+        ("pools", "x", "../elsewhere"),
+        ("pools", "x", "pools/x"),
+        ("pools", "..", "pools/.."),
+        ("pools", "*", "pools/*"),
+        ("runs", "demo", "runs/demo"),
+        ("quarantine", "..", "quarantine/.."),
+        ("quarantine", "../runs", "quarantine/../runs"),
+    ],
+)
+def test_only_objects_can_be_removed(store, kind, key, path):
     with pytest.raises(errors.StoreError, match="nothing that the garbage collection may remove"):
-        collect(store, [Garbage("pools", "x", "../elsewhere", 1, "")])
+        collect(store, [Garbage(kind, key, path, 1, "")])
+    assert (store.root / "store.json").exists()
+
+
+def test_what_has_no_key_for_a_name_is_not_ours_to_remove(store):
+    copy = store.folder("pools") / "0844 before the change"
+    copy.mkdir(parents=True)
+    assert plan_gc(store, min_age_seconds=0) == []
+
+
+def test_a_link_goes_and_what_it_leads_to_stays(store, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "precious").write_text("x")
+    store.folder("pools").mkdir(exist_ok=True)
+    link = store.folder("pools") / ("a" * 24)
+    link.symlink_to(tmp_path / "outside")
+    assert keys(plan_gc(store, min_age_seconds=0)) == {("pools", "a" * 24)}
+    collect(store, plan_gc(store, min_age_seconds=0))
+    assert not link.is_symlink() and (tmp_path / "outside" / "precious").read_text() == "x"
+
+
+def _collect_until(root, nth):
+    """Collect in a child that dies at its nth change of a name."""
+    seen = 0
+
+    def counted(call):
+        def made(*args, **kwargs):
+            nonlocal seen
+            seen += 1
+            if seen == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+
+        return made
+
+    for name in ("rename", "unlink", "rmdir"):
+        setattr(os, name, counted(getattr(os, name)))
+    found = Store(root)
+    collect(found, plan_gc(found, min_age_seconds=0))
+
+
+def test_killed_at_place_after_place_nothing_half_is_left_under_a_key_and_the_next_ends_it(store):
+    """The same pool, made again between the kills, comes in the way of nothing."""
+    used = make_pool(store, "used")
+    with Run.open(store, "demo", {}) as run:
+        run.note_ref(0, "explore", used)
+    for nth in (1, 2, 4, 9, 14):
+        loose = make_pool(store, "loose")
+        child = CONTEXT.Process(target=_collect_until, args=(store.root, nth))
+        child.start()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
+        if store.path(loose).exists():
+            assert Pool.load(store, loose).ref([A], 2) == loose
+    make_pool(store, "loose")
+    collect(store, plan_gc(store, min_age_seconds=0))
+    assert [path.name for path in store.folder("pools").iterdir()] == [used.key]
+    assert Pool.load(store, used).ref([A], 2) == used
+
+
+def test_what_an_earlier_version_left_half_removed_goes(store):
+    (store.root / ".trash" / "pools-x").mkdir(parents=True)
+    collect(store, [])
+    assert not (store.root / ".trash").exists()
+
+
+def test_two_at_once_are_told_of_each_other(store):
+    with alone(store, "packing of pools/x"), pytest.raises(errors.LockedError, match=r"packing of pools/x \(process"):
+        collect(Store(store.root), [])

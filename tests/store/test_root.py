@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from solrl_tasks.store.atomic import _temporary, write_sealed
+from solrl_tasks.store.atomic import temporary_name, write_sealed
 from solrl_tasks.store.errors import DamagedError, StoreError
 from solrl_tasks.store.places import bytes_below
 from solrl_tasks.store.root import Store
@@ -92,7 +92,7 @@ def test_bytes_are_those_of_files(tmp_path):
 def test_what_dead_writers_left_is_swept(tmp_path, folder):
     store = Store.open(tmp_path / "store")
     (store.root / folder).mkdir(parents=True, exist_ok=True)
-    host = next(iter(_temporary(store.root / "x").name.split(".")[2:])).split("-")[0]
+    host = next(iter(temporary_name(store.root / "x").name.split(".")[2:])).split("-")[0]
     left = store.root / folder / f".some.json.{host}-1-1-0.tmp"
     left.write_text("half")
     Store.open(store.root)
