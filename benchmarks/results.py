@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from solrl_tasks.bench.report import ReportError, read_report
+from solrl_tasks.bench.reports.file import ReportError, read_report
 from solrl_tasks.config.load import RecipeError, load_recipe
 from solrl_tasks.engines.base import Availability
 from solrl_tasks.reports.html import render_html

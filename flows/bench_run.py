@@ -17,7 +17,7 @@ from flows.processes import free_port
 from flows.settings import Address, Settings
 
 if TYPE_CHECKING:
-    from solrl_tasks.bench.report import IterationReport
+    from solrl_tasks.bench.reports.iteration import IterationReport
     from solrl_tasks.config.recipe import Recipe
     from solrl_tasks.tracking.summary import Summary
 

@@ -46,7 +46,7 @@ from flows.errors import UserError
 from flows.settings import Settings
 
 if TYPE_CHECKING:
-    from solrl_tasks.bench.report import Report
+    from solrl_tasks.bench.reports.file import Report
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -300,7 +300,7 @@ def ceiling(
 @app.command()
 def table(files: Annotated[list[Path], typer.Argument(help="Reports that --json wrote.")]) -> None:
     """Write the Markdown tables of reports, in the order given."""
-    from solrl_tasks.bench.report import read_report
+    from solrl_tasks.bench.reports.file import read_report
     from solrl_tasks.bench.tables import to_markdown
 
     for file in files:
@@ -311,7 +311,7 @@ def table(files: Annotated[list[Path], typer.Argument(help="Reports that --json 
 
 
 def _save(report: "Report", path: Path | None) -> None:
-    from solrl_tasks.bench.report import write_report
+    from solrl_tasks.bench.reports.file import write_report
 
     if path is not None:
         write_report(report, path)
@@ -337,7 +337,7 @@ def _finish(report: "Report", mlflow: bool, home: Path | None, mlflow_port: int 
     _show(report)
     if not mlflow:
         return
-    from solrl_tasks.bench.report import metrics_of
+    from solrl_tasks.bench.reports.metrics import metrics_of
     from solrl_tasks.tracking.mlflow_report import log_report
 
     settings = Settings.read(home, None, mlflow_port)

@@ -91,7 +91,7 @@ def cost_split(
     out: Annotated[Path | None, typer.Option(help="Folder for the page, report.html and report.md.")] = None,
 ) -> None:
     """Say how much of a speed-up is compiling, fewer steps, precision and overlap, from reports of bench."""
-    from solrl_tasks.bench.report import read_report
+    from solrl_tasks.bench.reports.file import read_report
     from solrl_tasks.reports.stored import draw
     from solrl_tasks.studies.cost_split import split_costs, split_page
 

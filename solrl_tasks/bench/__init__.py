@@ -2,6 +2,6 @@
 
 Everything is timed through the device that runs a recipe (``workers.device``), so that what is measured is what runs.
 ``ceiling.py`` has the arithmetic of what is possible at all, ``flops.py`` counts operations on tensors without
-data, ``peaks.py`` says what hardware can do, ``report.py`` is what a measurement leaves behind, and ``markdown.py``
-writes the tables of ``docs/performance.md`` from it.
+data, ``peaks.py`` says what hardware can do, ``reports`` are what a measurement leaves behind, and ``tables.py`` shows
+them.
 """

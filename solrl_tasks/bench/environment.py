@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from solrl_tasks.bench.report import Environment
+from solrl_tasks.bench.reports.facts import Environment
 from solrl_tasks.store.records import environment_record
 
 _DRIVER_SECONDS = 30.0

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from solrl_tasks.bench.report import Environment, IterationCost, IterationReport, StageShare
+from solrl_tasks.bench.reports.facts import Environment
+from solrl_tasks.bench.reports.iteration import IterationCost, IterationReport, StageShare
 from solrl_tasks.tracking.summary import Summary
 
 

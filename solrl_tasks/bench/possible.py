@@ -7,7 +7,8 @@ import torch
 from solrl_tasks.bench.ceiling import RolloutShape
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.flops import count_flops
-from solrl_tasks.bench.report import CeilingReport, ModelFacts
+from solrl_tasks.bench.reports.ceiling import CeilingReport
+from solrl_tasks.bench.reports.facts import ModelFacts
 from solrl_tasks.bench.subject import PROMPTS
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import ModelSpec

@@ -11,7 +11,9 @@ import torch
 from solrl_tasks.bench.arms import PIPELINE, PRECISE, Plan, parse_arm
 from solrl_tasks.bench.environment import describe_environment
 from solrl_tasks.bench.pipeline import EagerPipeline
-from solrl_tasks.bench.report import Arm, Complete, ModelFacts, RolloutReport, Sampling, Split
+from solrl_tasks.bench.reports.facts import ModelFacts
+from solrl_tasks.bench.reports.rollout import Arm, Complete, RolloutReport, Split
+from solrl_tasks.bench.reports.sampling import Sampling
 from solrl_tasks.bench.rollout_request import RolloutRequest
 from solrl_tasks.bench.sampling import SamplingBench, works_of
 from solrl_tasks.bench.subject import Subject

@@ -9,7 +9,7 @@ import numpy as np
 from solrl_tasks.bench.arms import PIPELINE, PRECISE
 from solrl_tasks.bench.pipeline import EagerPipeline
 from solrl_tasks.bench.profile import profile
-from solrl_tasks.bench.report import Memory, Sampling
+from solrl_tasks.bench.reports.sampling import Memory, Sampling
 from solrl_tasks.bench.rollout_request import RolloutRequest
 from solrl_tasks.bench.subject import PROMPTS, Subject
 from solrl_tasks.models.lora import LoraState

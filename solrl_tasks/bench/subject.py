@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from solrl_tasks.bench.clock import Clock
 from solrl_tasks.bench.flops import count_flops
-from solrl_tasks.bench.report import ModelFacts
+from solrl_tasks.bench.reports.facts import ModelFacts
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import ExtensionSpec, LoraSpec, ModelSpec
 from solrl_tasks.engines.base import Engine

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from solrl_tasks.bench.environment import describe_environment
-from solrl_tasks.bench.report import EngineSync, SyncBenchReport
+from solrl_tasks.bench.reports.sync import EngineSync, SyncBenchReport
 from solrl_tasks.bench.subject import Subject
 from solrl_tasks.sampling.identity import initial_noise
 

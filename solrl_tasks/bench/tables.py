@@ -16,18 +16,14 @@ from solrl_tasks.bench.ceiling import (
 )
 from solrl_tasks.bench.peaks import Peak, Precision, find_peaks, precision_of
 from solrl_tasks.bench.profile import Profile
-from solrl_tasks.bench.report import (
-    Arm,
-    CeilingReport,
-    Environment,
-    IterationReport,
-    ModelFacts,
-    Report,
-    RolloutReport,
-    Sampling,
-    SyncBenchReport,
-    UpdateReport,
-)
+from solrl_tasks.bench.reports.ceiling import CeilingReport
+from solrl_tasks.bench.reports.facts import Environment, ModelFacts
+from solrl_tasks.bench.reports.file import Report
+from solrl_tasks.bench.reports.iteration import IterationReport
+from solrl_tasks.bench.reports.rollout import Arm, RolloutReport
+from solrl_tasks.bench.reports.sampling import Sampling
+from solrl_tasks.bench.reports.sync import SyncBenchReport
+from solrl_tasks.bench.reports.update import UpdateReport
 from solrl_tasks.models.sources import RANDOM
 from solrl_tasks.tracking.summary import in_order
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from solrl_tasks.bench.environment import describe_environment
-from solrl_tasks.bench.report import UpdateReport
+from solrl_tasks.bench.reports.update import UpdateReport
 from solrl_tasks.bench.subject import PROMPTS, Subject
 from solrl_tasks.config.recipe import UpdateSpec
 from solrl_tasks.sampling.identity import initial_noise, stream

@@ -6,7 +6,9 @@ from typing import Final
 
 from solrl_tasks.analysis.cost_split import Chain, Link, Milestone, make_chain
 from solrl_tasks.bench.arms import FULL, PIPELINE, PRECISE, TWO_STAGE, parse_arm
-from solrl_tasks.bench.report import Arm, Report, RolloutReport, UpdateReport
+from solrl_tasks.bench.reports.file import Report
+from solrl_tasks.bench.reports.rollout import Arm, RolloutReport
+from solrl_tasks.bench.reports.update import UpdateReport
 from solrl_tasks.reports.page import Block, Page, Provenance, Section, Table, Text
 from solrl_tasks.stages.recorded import StudyError
 

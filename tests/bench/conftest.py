@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from solrl_tasks.bench.report import RolloutReport
+from solrl_tasks.bench.reports.rollout import RolloutReport
 from solrl_tasks.bench.rollout_request import RolloutRequest
 from solrl_tasks.bench.subject import Subject
 from solrl_tasks.config.recipe import LoraSpec, ModelSpec, RewardSpec

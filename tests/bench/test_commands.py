@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from solrl_tasks.bench.report import IterationReport, RolloutReport, SyncBenchReport, UpdateReport, read_report
+from solrl_tasks.bench.reports.file import read_report
+from solrl_tasks.bench.reports.iteration import IterationReport
+from solrl_tasks.bench.reports.rollout import RolloutReport
+from solrl_tasks.bench.reports.sync import SyncBenchReport
+from solrl_tasks.bench.reports.update import UpdateReport
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ("--source", "random:tiny-flux", "--resolution", "64", "--max-sequence-length", "16", "--rank", "2")

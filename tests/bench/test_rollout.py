@@ -5,7 +5,7 @@ import torch
 
 from solrl_tasks.bench.arms import DEFAULT_ARMS, parse_arm
 from solrl_tasks.bench.profile import group_of
-from solrl_tasks.bench.report import RolloutReport
+from solrl_tasks.bench.reports.rollout import RolloutReport
 from solrl_tasks.bench.rollout import RolloutBench
 from solrl_tasks.bench.rollout_request import require_engines
 from solrl_tasks.bench.sampling import SamplingBench

@@ -2,7 +2,8 @@
 
 import pytest
 
-from solrl_tasks.bench.report import CeilingReport, EngineSync, SyncBenchReport
+from solrl_tasks.bench.reports.ceiling import CeilingReport
+from solrl_tasks.bench.reports.sync import EngineSync, SyncBenchReport
 from solrl_tasks.bench.tables import tables_of, to_markdown
 from tests.support.bench_reports import environment, model_facts, update_of
 

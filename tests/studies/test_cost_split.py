@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-from solrl_tasks.bench.report import Arm, RolloutReport, Split, UpdateReport, write_report
+from solrl_tasks.bench.reports.file import write_report
+from solrl_tasks.bench.reports.rollout import Arm, RolloutReport, Split
+from solrl_tasks.bench.reports.update import UpdateReport
 from solrl_tasks.reports.page import Table
 from solrl_tasks.stages.recorded import StudyError
 from solrl_tasks.studies.cost_split import split_costs, split_page

@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from solrl_tasks.bench.flops import ModelFlops
-from solrl_tasks.bench.report import Arm, Environment, Memory, ModelFacts, RolloutReport, Sampling, Split, UpdateReport
+from solrl_tasks.bench.reports.facts import Environment, ModelFacts
+from solrl_tasks.bench.reports.rollout import Arm, RolloutReport, Split
+from solrl_tasks.bench.reports.sampling import Memory, Sampling
+from solrl_tasks.bench.reports.update import UpdateReport
 
 
 def environment(hardware: str = "NVIDIA H200", command: str = "solrl bench rollout --json out/x.json") -> Environment:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from solrl_tasks.bench.arms import FULL, PIPELINE, PRECISE, TWO_STAGE
-from solrl_tasks.bench.report import Arm, Report, RolloutReport
+from solrl_tasks.bench.reports.file import Report
+from solrl_tasks.bench.reports.rollout import Arm, RolloutReport
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.studies.results.published import TIMES
 

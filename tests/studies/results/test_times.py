@@ -1,6 +1,6 @@
 import pytest
 
-from solrl_tasks.bench.report import Arm
+from solrl_tasks.bench.reports.rollout import Arm
 from solrl_tasks.studies.results.comparison import add_measurements, find_results
 from solrl_tasks.studies.results.findings import Roles
 from solrl_tasks.studies.results.times import find_times

@@ -1,0 +1,1 @@
+"""What measurements leave behind: plain records, as JSON and as metrics."""
