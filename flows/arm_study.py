@@ -130,7 +130,8 @@ def plan_arms(settings: Settings, asked: Asked) -> "Forecast":
     settled = settle(asked)
     there = (settings.store_root / "store.json").exists()
     store = Store(settings.store_root) if there else None
-    return forecast(store, [*settled.runs, *settled.timings], default_device())
+    found = forecast(store, [*settled.runs, *settled.timings], default_device())
+    return replace(found, note=" ".join(filter(None, (found.note, *settled.family.left_out()))))
 
 
 def study_arms(settings: Settings, asked: Asked, watcher: "Watcher") -> "tuple[str, ArmStudy]":

@@ -28,7 +28,7 @@ from solrl_tasks.store.runs import Run, RunView
 from solrl_tasks.workers.base import Worker
 from solrl_tasks.workers.inline import InlineWorker
 from solrl_tasks.workers.numerics import default_device
-from solrl_tasks.workers.site import Site
+from solrl_tasks.workers.site import Site, StandInSite, work_elsewhere
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,18 @@ def open_session(
 def planning_session(root: str | Place, run_id: str, recipe: Recipe, base: Path | None = None) -> Session:
     """A session to plan with: it makes no run, takes no lock and loads no weights; nothing may be run in it.
 
-    Arguments as for ``open_session``.
+    Arguments as for ``open_session``. Where a cluster that is there already is to do the work, no engine is refused:
+    what its devices can run is not known without its actors, and a plan starts none.
 
     Raises:
+        EngineError: an engine cannot run here, where the work is to be done.
         UnmeasuredError: a chunk is ``auto`` and was never measured on this device.
         ValueError or LookupError: as ``prepare``.
     """
     prepared = prepare(recipe, base)
     worker, reporter = InlineWorker(prepared.recipe.model, default_device()), SilentReporter()
+    if work_elsewhere(recipe.workers) is not None:
+        worker.site = StandInSite(worker.site.device)
     require_engines(prepared.recipe, worker.site)
     store = Store.open(root, create=True)
     fit: Fit = host_fit

@@ -16,7 +16,8 @@ import yaml
 from solrl_tasks.config.load import RecipeError, load_recipe
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.studies.arms import Arm, ArmError, arm_recipe, make_arm, switch_engine
-from solrl_tasks.studies.families import Available, Family, nvfp4_engine, split_runnable
+from solrl_tasks.studies.families import Available, Family, make_family, nvfp4_engine
+from solrl_tasks.workers.site import work_elsewhere
 
 FACTORS: Final[dict[str, str]] = {
     "steps": "explore.steps",
@@ -110,7 +111,8 @@ def ablation(base: Recipe, factors: Sequence[Factor], available: Available, grid
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ArmError(f"{', '.join(twice)} is varied twice: put all its values into one list")
-    _require_given(factors, available)
+    if work_elsewhere(base.workers) is None:
+        _require_given(factors, available)
     base = arm_recipe(base, common_chunks(base, factors), BASE)
     arms = [make_arm(BASE, "the recipe as it is", base, {})]
     known = [arm_recipe(base, {}, BASE)]
@@ -120,8 +122,7 @@ def ablation(base: Recipe, factors: Sequence[Factor], available: Available, grid
         if recipe not in known:
             known.append(recipe)
             arms.append(arm)
-    runnable, absent = split_runnable(base, arms, available)
-    return Family("ablation", base, runnable, BASE, absent)
+    return make_family("ablation", base, arms, BASE, available, _given_engines(factors))
 
 
 def common_chunks(base: Recipe, factors: Sequence[Factor]) -> dict[str, Any]:
@@ -170,6 +171,11 @@ def _require_given(factors: Sequence[Factor], available: Available) -> None:
             for name in _engines(value.changes):
                 if factor.given and not available(name).ok:
                     raise ArmError(f"{factor.name}: {name} cannot run here: {available(name).reason}")
+
+
+def _given_engines(factors: Sequence[Factor]) -> set[str]:
+    """Names of the engines that somebody asked for by name."""
+    return {name for factor in factors if factor.given for value in factor.values for name in _engines(value.changes)}
 
 
 def _engines(changes: Mapping[str, Any]) -> list[str]:

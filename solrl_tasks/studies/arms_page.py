@@ -99,7 +99,7 @@ def _state(study: ArmStudy) -> str:
         parts.append(f"Failed: {', '.join(one.run_id for one in study.failed)}.")
     if study.unfinished:
         parts.append(f"{len(study.unfinished)} runs are not complete: the same command goes on.")
-    parts += [f"{name} cannot run here: {why}." for name, why in study.family.absent.items()]
+    parts += study.family.left_out()
     forwards, loads = (sum(getattr(one, name) for one in study.outcomes) for name in ("forwards", "loads"))
     parts.append(f"This time {forwards} forward passes were made and weights were loaded {loads} times.")
     return " ".join(parts)

@@ -16,7 +16,7 @@ from typing import Any
 
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.studies.arms import Arm, ArmError, make_arm, switch_engine
-from solrl_tasks.studies.families import Available, Family, nvfp4_engine, split_runnable
+from solrl_tasks.studies.families import Available, Family, make_family, nvfp4_engine
 
 BF16 = "bf16"
 FP8 = "fp8"
@@ -38,8 +38,7 @@ def controls(base: Recipe, available: Available) -> Family:
             "there is nothing to control. Explore more candidates than are kept"
         )
     arms = (*_precise(base), *_two_stage(base, available))
-    runnable, absent = split_runnable(base, arms, available)
-    return Family("controls", base, runnable, arms[0].name, absent)
+    return make_family("controls", base, arms, arms[0].name, available)
 
 
 def _precise(base: Recipe) -> tuple[Arm, ...]:

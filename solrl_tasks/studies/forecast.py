@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from solrl_tasks.config.recipe import Recipe, SamplingSpec
+from solrl_tasks.stages.chunks import samplings
 from solrl_tasks.store.keys import key
 from solrl_tasks.store.records import environment_record
 from solrl_tasks.store.root import Store
@@ -105,8 +106,13 @@ def forecast(store: Store | None, runs: Sequence[ArmRun], device: torch.device, 
     # Taken in the order in which they run: the first arm that needs what is shared pays for it.
     lacking = {run.run_id: _lacking(shelf, run, committed[run.run_id]) for run in runs}
     arms = tuple(_arm(mine, committed, lacking, rates) for mine in by_arm.values())
-    notes = dict.fromkeys(other_devices(run.recipe.workers, device) for run in runs)
-    return Forecast(arms, rates.processes, " ".join(note for note in notes if note))
+    return Forecast(arms, rates.processes, _note(runs, device))
+
+
+def _note(runs: Sequence[ArmRun], device: torch.device) -> str:
+    engines = [sampling.engine.name for run in runs for sampling in samplings(run.recipe)]
+    notes = dict.fromkeys(other_devices(run.recipe.workers, device, engines) for run in runs)
+    return " ".join(note for note in notes if note)
 
 
 def forecast_rows(found: Forecast) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ guidance and numerics, scored by the same rewards. Where nothing like it was eve
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import nnls
 
 from solrl_tasks.config.recipe import WorkersSpec
-from solrl_tasks.engines.base import hardware_name
+from solrl_tasks.engines.base import hardware_name, report_engines
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.blocks import Block
@@ -23,7 +23,7 @@ from solrl_tasks.store.errors import DamagedError
 from solrl_tasks.store.keys import canonical_json, key
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
-from solrl_tasks.workers.ray_cluster import cluster_address
+from solrl_tasks.workers.site import work_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -139,22 +139,34 @@ def plan_pools(session: Session, jobs: Mapping[str, PoolJob]) -> StudyPlan:
             _plan(session, " = ".join(labels), found, [jobs[label] for label in labels], book)
             for found, labels in together.items()
         ),
-        other_devices(session.recipe.workers, session.device),
+        other_devices(session.recipe.workers, session.device, [job.sampling.engine.name for job in jobs.values()]),
     )
 
 
-def other_devices(workers: WorkersSpec, planned: torch.device) -> str:
+def other_devices(workers: WorkersSpec, planned: torch.device, engines: Iterable[str]) -> str:
     """That a plan was made for a device of this process, where others may do the work; empty where they cannot.
 
-    A cluster that a run starts for itself has the devices of this machine. Nothing short of its actors knows those of
-    another one, and a plan starts none.
+    Nothing short of its actors knows the devices of a cluster that is there already, and a plan starts none.
+
+    Args:
+        engines: that the work needs; those that this device cannot run are named.
     """
-    address = cluster_address(workers) if workers.kind == "ray" else None
+    address = work_elsewhere(workers)
     if address is None:
         return ""
-    return (
-        f"This is for {hardware_name(planned)}, which is here. workers.kind is ray: should the cluster at {address} "
-        "have other devices, what they computed is not counted as there, and what they take is not known here."
+    known = report_engines(planned)
+    lacking = [
+        f"{name} does not run here ({known[name].reason}), and whether it does there is not known before a run begins."
+        for name in dict.fromkeys(engines)
+        if name in known and not known[name].ok
+    ]
+    return " ".join(
+        (
+            f"This is for {hardware_name(planned)}, which is here. workers.kind is ray: should the cluster at "
+            f"{address} have other devices, what they computed is not counted as there, and what they take is not "
+            "known here.",
+            *lacking,
+        )
     )
 
 

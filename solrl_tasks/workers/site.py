@@ -5,10 +5,12 @@ from typing import Any, Protocol
 
 import torch
 
-from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec
+from solrl_tasks.config.extensions import find_extension
+from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, WorkersSpec
 from solrl_tasks.engines.base import hardware_name, require_engine
 from solrl_tasks.store.records import environment_record
 from solrl_tasks.workers.numerics import describe_numerics
+from solrl_tasks.workers.ray_cluster import cluster_address
 
 
 class Site(Protocol):
@@ -46,6 +48,14 @@ class Site(Protocol):
         ...
 
 
+def work_elsewhere(workers: WorkersSpec) -> str | None:
+    """Address of the cluster that does the work, where it is there already and may have other machines' devices.
+
+    A cluster that a run starts for itself has the devices of this machine.
+    """
+    return cluster_address(workers) if workers.kind == "ray" else None
+
+
 @dataclass(frozen=True)
 class LocalSite:
     """A device of this process."""
@@ -75,3 +85,16 @@ class LocalSite:
     def require_engine(self, name: str) -> None:
         """See ``Site``."""
         require_engine(name, self.device)
+
+
+@dataclass(frozen=True)
+class StandInSite(LocalSite):
+    """A device of this process in the place of a cluster's, for plans: what those can run only its actors know."""
+
+    def require_engine(self, name: str) -> None:
+        """Refuse what no device could run.
+
+        Raises:
+            UnknownExtensionError: there is no engine of that name.
+        """
+        find_extension("engine", name)

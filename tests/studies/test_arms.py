@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from solrl_tasks.config.load import RecipeError, load_recipe
+from solrl_tasks.config.recipe import ExtensionSpec, WorkersSpec
 from solrl_tasks.engines.base import Availability
 from solrl_tasks.studies.ablation import FACTORS, Source, ablation, read_factor
 from solrl_tasks.studies.arms import (
@@ -256,6 +257,30 @@ def test_the_usual_precisions_leave_out_what_is_not_there(base):
 
     family = one_at_a_time(base, "precision", available=bare)
     assert [arm.name for arm in family.arms] == ["base", "precision-bf16"] and "precision-fp8" in family.absent
+
+
+def test_a_cluster_elsewhere_is_trusted_with_what_was_named(base, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    away = base.model_copy(update={"workers": WorkersSpec(kind="ray", address="head:6379")})
+
+    def bare(name):
+        return Availability(name in ("bf16", "nvfp4-emulated"), f"no {name} units")
+
+    family = controls(away, bare)
+    assert [arm.name for arm in family.arms] == [arm.name for arm in controls(base, bare).arms], "nobody named fp8"
+    assert "no fp8 units" in family.absent["solrl-fp8"] and "head:6379 may have it" in family.absent["solrl-fp8"]
+    assert [arm.name for arm in family.choose(["solrl-fp8"]).arms] == ["bf16-24of24", "solrl-fp8"]
+    named = one_at_a_time(away, "precision=fp8", available=bare)
+    assert [arm.name for arm in named.arms] == ["base", "precision-fp8"] and not named.absent
+    of_recipe = away.model_copy(
+        update={"explore": away.explore.model_copy(update={"engine": ExtensionSpec(name="fp8")})}
+    )
+    assert "base" in {arm.name for arm in one_at_a_time(of_recipe, "steps", available=bare).arms}
+    own = base.model_copy(update={"workers": WorkersSpec(kind="ray")})
+    with pytest.raises(ArmError, match="no fp8 units"):
+        one_at_a_time(own, "precision=fp8", available=bare)
+    with pytest.raises(ArmError, match="no fp8 units"):
+        controls(own, bare).choose(["solrl-fp8"])
 
 
 # Runs

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from solrl_tasks.config.extensions import UnknownExtensionError
 from solrl_tasks.config.recipe import WorkersSpec
-from solrl_tasks.engines.base import hardware_name
+from solrl_tasks.engines.base import EngineError, hardware_name
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.plan import plan_baseline
 from solrl_tasks.stages.session import planning_session
@@ -20,6 +21,7 @@ from solrl_tasks.studies.plan import (
     plan_summary,
     time_image,
 )
+from solrl_tasks.studies.rank_fidelity import make_study, settle_settings
 from tests.studies.jobs import proxy
 
 
@@ -80,6 +82,25 @@ def test_a_plan_for_a_cluster_says_whose_device_it_is_for(tmp_path, recipe_of, m
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert "the cluster at auto" in planned(kind="ray").note
     assert planned(kind="inline").note == ""
+
+
+def test_a_plan_for_a_cluster_refuses_no_engine_that_only_this_machine_lacks(tmp_path, recipe_of, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def session_of(**workers):
+        recipe = recipe_of(explore__engine={"name": "nvfp4"}).model_copy(update={"workers": WorkersSpec(**workers)})
+        return planning_session(tmp_path / "store", "study", recipe)
+
+    away = session_of(kind="ray", address="head:6379")
+    study = make_study(away, settle_settings(away.recipe, {"steps": (2,), "references": (3,), "prompts": 1}))
+    note = plan_pools(away, study.jobs()).note
+    assert "nvfp4 does not run here (" in note and "is not known before a run begins" in note
+    assert "bf16 does not run" not in note
+    with pytest.raises(UnknownExtensionError, match="nvfp9"):
+        away.worker.site.require_engine("nvfp9")
+    for workers in ({"kind": "ray"}, {"kind": "inline", "address": "head:6379"}):
+        with pytest.raises(EngineError, match="nvfp4"):
+            session_of(**workers)
 
 
 def test_what_is_damaged_is_missing(opened):
