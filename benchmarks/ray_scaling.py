@@ -7,7 +7,8 @@ Weights and the policy are random, which changes nothing of what work costs. Eac
 does ``--warm`` short rounds of two chunks for each actor that are not counted (they load, compile and meet), and then
 ``--rounds`` that are. A round is a
 sync of the explore engine, the exploration of ``--prompts`` x ``--candidates``, the regeneration of ``--keep`` of each,
-and one update on those. ``--tiny`` takes a network so small that a CPU does it in seconds: it shows that the benchmark
+and one update on those. Every prompt is new in the first counted round: text encoders stay on the device by default, or
+moving them is most of an exploration as short as this. ``--tiny`` takes a network so small that a CPU does it in seconds: it shows that the benchmark
 runs, and nothing about scaling.
 """
 
@@ -40,9 +41,11 @@ REWARDS = (RewardSpec(name="colourfulness"),)
 def model_of(arguments: argparse.Namespace) -> ModelSpec:
     """The model section of the family."""
     if arguments.tiny:
-        tiny = {**FULL[arguments.family], "source": f"random:tiny-{arguments.family}", "max_sequence_length": 32}
-        return ModelSpec(family=arguments.family, resolution=32, **tiny)
-    return ModelSpec(family=arguments.family, resolution=arguments.resolution, **FULL[arguments.family])
+        fields = {**FULL[arguments.family], "source": f"random:tiny-{arguments.family}", "max_sequence_length": 32}
+    else:
+        fields = FULL[arguments.family]
+    side = 32 if arguments.tiny else arguments.resolution
+    return ModelSpec(family=arguments.family, resolution=side, text_encoders=arguments.text_encoders, **fields)
 
 
 def prompts_of(arguments: argparse.Namespace) -> PromptSet:
@@ -115,8 +118,9 @@ def round_of(
     lap("regenerate")
     job = train_job(arguments, shape, number + 1)
     at = time.perf_counter()
-    policy, _ = worker.train(job, policy)
+    policy, result = worker.train(job, policy)
     lap("update")
+    print(f"    of which the devices: {result.actors or result.seconds}", flush=True)
     return policy, seconds
 
 
@@ -194,6 +198,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--warm", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--text-encoders", choices=("keep", "offload", "release"), default="keep")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from solrl_tasks.models.scope import is_matmul
+from solrl_tasks.models.threads import threaded, total_bytes
 from solrl_tasks.sampling.identity import stream
 
 FORMAT = "solrl-lora-1"
@@ -69,6 +70,11 @@ class LoraState:
         return self.scaling * (self.weights[f"{path}.lora_B"] @ self.weights[f"{path}.lora_A"])
 
     @property
+    def nbytes(self) -> int:
+        """Of all weights."""
+        return total_bytes(self.weights.values())
+
+    @property
     def norm(self) -> float:
         """Frobenius norm of all deltas together, from the small factors: no delta is made."""
         total = 0.0
@@ -94,7 +100,7 @@ class LoraState:
         for name in sorted(self.weights):
             tensor = self.weights[name]
             state.update(f"\n{name} {list(tensor.shape)}\n".encode())
-            state.update(tensor.detach().numpy().tobytes())
+            state.update(tensor.detach().numpy().data)
         return state.hexdigest()
 
     def lerp(self, other: "LoraState", decay: float) -> "LoraState":
@@ -107,12 +113,17 @@ class LoraState:
             raise LoraError("only adapters of the same rank, alpha and target layers can be averaged")
         if decay in (0.0, 1.0):
             return (self if decay else other).clone()
-        mixed = {name: decay * mine + (1.0 - decay) * other.weights[name] for name, mine in self.weights.items()}
-        return LoraState(self.rank, self.alpha, mixed)
+
+        def mixed(name: str) -> Tensor:
+            return decay * self.weights[name] + (1.0 - decay) * other.weights[name]
+
+        names = list(self.weights)
+        return LoraState(self.rank, self.alpha, dict(zip(names, threaded(mixed, names, self.nbytes), strict=True)))
 
     def clone(self) -> "LoraState":
         """A copy that shares no memory."""
-        return LoraState(self.rank, self.alpha, {name: tensor.clone() for name, tensor in self.weights.items()})
+        copies = threaded(Tensor.clone, list(self.weights.values()), self.nbytes)
+        return LoraState(self.rank, self.alpha, dict(zip(self.weights, copies, strict=True)))
 
     def save(self, path: Path) -> None:
         """Write one safetensors file that ``load`` reads back bit for bit."""
@@ -179,8 +190,13 @@ def matmul_shape(root: nn.Module, path: str) -> tuple[int, int]:
 def from_named(rank: int, alpha: float, paths: Sequence[str], read: Callable[[str], Tensor]) -> LoraState:
     """An adapter copied from where ``read`` finds the tensors ``<path>.lora_A`` and ``<path>.lora_B``."""
     names = [f"{path}.{factor}" for path in sorted(paths) for factor in ("lora_A", "lora_B")]
-    copied = {name: read(name).detach().to("cpu", torch.float32, copy=True).contiguous() for name in names}
-    return LoraState(rank, alpha, copied)
+    found = [read(name).detach() for name in names]
+    copies = threaded(_copied, found, total_bytes(found))
+    return LoraState(rank, alpha, dict(zip(names, copies, strict=True)))
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.to("cpu", torch.float32, copy=True).contiguous()
 
 
 def _module_path(name: str) -> str:

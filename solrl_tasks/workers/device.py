@@ -21,7 +21,7 @@ from solrl_tasks.rewards.gradients import DifferentiableScorer
 from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.fitting import fitting_chunk, try_block
 from solrl_tasks.workers.gradients import RewardGradient
-from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
+from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult
 from solrl_tasks.workers.memory import (
     CudaMeter,
     DeviceMemoryError,

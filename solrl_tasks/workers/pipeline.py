@@ -124,6 +124,7 @@ def overlapped(stages: Stages, blocks: Blocks, lane: Lane) -> Results:
 
 
 _END: Final = object()
+_NOT_YET: Final = object()
 
 
 @dataclass(frozen=True)
@@ -174,13 +175,13 @@ def _launched(
     finishing: Future[_Finished] | None = None
     alone = True
 
-    def following() -> _Upcoming | None | object:
+    def following() -> _Upcoming | object:
         work = next(waiting, _END)
         # While there is something to do, the next block is worth waiting for: its noise is to be drawn beside that.
         while work is None and finishing is not None and not finishing.done():
             work = next(waiting, _END)
         if not isinstance(work, Work):
-            return work
+            return work or _NOT_YET
         stages.prepare(work)
         return _Upcoming(work, pool.submit(stages.draw, work))
 

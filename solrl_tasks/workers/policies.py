@@ -31,7 +31,7 @@ def save_state(
         "alpha": state.current.alpha,
         "iteration": state.iteration,
         "optimizer_step": state.optimizer_step,
-        "digests": {role: state.role(role).digest for role in ROLES},
+        "digests": state.role_digests(),
         "metrics": metrics,
     }
     return save_policy(store, spec, tensors, meta, {"seconds": seconds})

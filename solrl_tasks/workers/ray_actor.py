@@ -19,12 +19,13 @@ from solrl_tasks.workers.device import Device
 from solrl_tasks.workers.jobs import RolloutJob, Work
 from solrl_tasks.workers.numerics import default_device, host_threads
 from solrl_tasks.workers.pipeline import in_hand
+from solrl_tasks.workers.ray_parcels import Parcel, opened
 from solrl_tasks.workers.reduction import ALONE, Ranks
 from solrl_tasks.workers.site import LocalSite
+from solrl_tasks.workers.state import ROLES, PolicyState
 from solrl_tasks.workers.tally import Tally
 from solrl_tasks.workers.transport import (
     PackedJob,
-    PackedLora,
     PackedResult,
     PackedState,
     pack_result,
@@ -42,10 +43,17 @@ LULL_SECONDS: Final = 0.005
 
 @dataclass(frozen=True)
 class Trained:
-    """An actor's part of an update; ``state`` is rank 0's, and ``digest`` is every rank's of it."""
+    """An actor's part of an update.
+
+    Attributes:
+        state: the next policy, of rank 0.
+        digest: of the policy that this actor has come to, and holds.
+        roles: digests of its adapters, which it holds as well.
+    """
 
     state: PackedState | None
     digest: str
+    roles: frozenset[str]
     tally: Tally
     seconds: float
 
@@ -100,6 +108,7 @@ class DeviceActor:
         self._device: Device | None = None
         self._model, self._cache = model, folder
         self._loras: deque[LoraState] = deque(maxlen=2)
+        self._policy: PolicyState | None = None
         self._group: Group | None = None
         self._store: Any = None
         self._given_up = -1
@@ -135,7 +144,7 @@ class DeviceActor:
         """See ``Worker.memory``."""
         return self._call(lambda device: device.memory())
 
-    def sync(self, engine: ExtensionSpec, digest: str, lora: PackedLora | None) -> Any:
+    def sync(self, engine: ExtensionSpec, digest: str, lora: Parcel | None) -> Any:
         """See ``Worker.sync``."""
         return self._call(lambda device: device.sync(engine, self._lora(digest, lora)))
 
@@ -156,7 +165,7 @@ class DeviceActor:
         return self._call(lambda device: pack_state(device.initial_policy(rank, alpha, targets, seed)))
 
     def block(
-        self, rollout: int, job: RolloutJob, digest: str, lora: PackedLora | None, work: Work, latents: Any
+        self, rollout: int, job: RolloutJob, digest: str, lora: Parcel | None, work: Work, latents: Any
     ) -> PackedResult:
         """A block of a rollout; the first one opens it."""
         job = replace(job, lora=self._lora(digest, lora))
@@ -182,9 +191,13 @@ class DeviceActor:
         self._store, where, port = open_store(world, local, str(util.get_node_ip_address()))
         return where, port
 
-    def train(self, job: PackedJob, policy: PackedState, seat: Seat | None) -> Trained:
-        """This actor's part of an update; without a seat it is the whole."""
-        return self._call(lambda device: self._train(device, job, policy, seat))
+    def train(self, job: PackedJob, digest: str, policy: Parcel, seat: Seat | None) -> Trained:
+        """This actor's part of an update; without a seat it is the whole.
+
+        Args:
+            digest: of the policy that is trained.
+        """
+        return self._call(lambda device: self._train(device, job, self._held_policy(digest, policy), seat))
 
     def met(self) -> int:
         """How often this rank came to where the group meets; answered while the device is busy or hangs."""
@@ -196,11 +209,19 @@ class DeviceActor:
         self._given_up = max(self._given_up, group)
         self._leave()
 
-    def _train(self, device: Device, job: PackedJob, policy: PackedState, seat: Seat | None) -> Trained:
+    def _train(self, device: Device, job: PackedJob, policy: PolicyState, seat: Seat | None) -> Trained:
         ranks = self._ranks(seat)
-        state, tally, seconds = device.train_part(unpack_job(job), unpack_state(policy), ranks)
+        state, tally, seconds = device.train_part(unpack_job(job), policy, ranks)
+        self._policy = state
         packed = pack_state(state) if ranks.rank == 0 else None
-        return Trained(packed, state.current.digest, tally, seconds)
+        return Trained(packed, state.digest, frozenset(state.role_digests().values()), tally, seconds)
+
+    def _held_policy(self, digest: str, parcel: Parcel) -> PolicyState:
+        if self._policy is None or self._policy.digest != digest:
+            # Two policies at a time would be gigabytes for nothing.
+            self._policy = None
+            self._policy = unpack_state(opened(parcel))
+        return self._policy
 
     def _ranks(self, seat: Seat | None) -> Ranks:
         if seat is None:
@@ -220,13 +241,15 @@ class DeviceActor:
         if group is not None:
             group.abandon()
 
-    def _lora(self, digest: str, packed: PackedLora | None) -> LoraState | None:
-        if packed is None:
+    def _lora(self, digest: str, parcel: Parcel | None) -> LoraState | None:
+        if parcel is None:
             return None
-        for known in self._loras:
+        policy = self._policy
+        trained = [] if policy is None else [policy.role(role) for role in ROLES]
+        for known in (*trained, *self._loras):
             if known.digest == digest:
                 return known
-        lora = unpack_lora(packed)
+        lora = unpack_lora(opened(parcel))
         self._loras.append(lora)
         return lora
 

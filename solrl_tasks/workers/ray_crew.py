@@ -34,12 +34,14 @@ class Actor:
         name: for people, the same for as long as it lives.
         facts: see ``DeviceActor.facts``; empty until it has answered once.
         done: kinds of work of which it has done any, so that it has loaded and compiled for them.
+        holds: digests of the policy that it came to in the last update, and of that policy's adapters.
     """
 
     handle: Any
     name: str
     facts: Facts = field(default_factory=dict)
     done: set[Hashable] = field(default_factory=set)
+    holds: frozenset[str] = frozenset()
 
     @property
     def where(self) -> str:

@@ -10,7 +10,8 @@ from solrl_tasks.workers.pipeline import Results
 from solrl_tasks.workers.ray_cluster import TICK, fetched
 from solrl_tasks.workers.ray_crew import Actor, Crew
 from solrl_tasks.workers.ray_limits import Stopwatch, described, kind_of
-from solrl_tasks.workers.transport import pack_work, unpack_result
+from solrl_tasks.workers.ray_parcels import Parcels
+from solrl_tasks.workers.transport import pack_lora, pack_work, unpack_result
 
 CLOSING_SECONDS: Final = 5.0
 """For which actors are waited for when a rollout ends before its blocks do."""
@@ -66,7 +67,8 @@ class Spread:
         number: of the rollout, new for each.
         asked: the job.
         job: a reference to it, its policy left out.
-        digest, lora: of the policy, and a reference to it; None for the base.
+        digest: of the policy.
+        parcels: in which it goes to actors.
         flight: who is at which block, by the reference to its result.
         opened: who was given any.
         watches: since when each that has any is at the first of its blocks, by its name.
@@ -77,7 +79,7 @@ class Spread:
     asked: RolloutJob
     job: Any
     digest: str
-    lora: Any
+    parcels: Parcels
     waiting: Waiting
     flight: dict[Any, tuple[Actor, int]] = field(default_factory=dict)
     opened: dict[str, Actor] = field(default_factory=dict)
@@ -137,7 +139,9 @@ class Spread:
         work, latents = pack_work(self.waiting.works[number], number)
         self.opened[actor.name] = actor
         self.watches.setdefault(actor.name, Stopwatch())
-        ref = actor.handle.block.remote(self.number, self.job, self.digest, self.lora, work, latents)
+        lora = self.asked.lora
+        parcel = None if lora is None else self.parcels.of(actor, self.digest, lambda: pack_lora(lora))
+        ref = actor.handle.block.remote(self.number, self.job, self.digest, parcel, work, latents)
         self.flight[ref] = actor, number
 
     def _lost(self, actor: Actor, number: int, error: Exception) -> None:

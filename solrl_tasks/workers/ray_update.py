@@ -8,9 +8,10 @@ from solrl_tasks.workers.ray_actor import Trained
 from solrl_tasks.workers.ray_cluster import WorkersError, fetched
 from solrl_tasks.workers.ray_crew import Actor, Crew
 from solrl_tasks.workers.ray_limits import FIRST_UPDATE, HungError, Stopwatch
+from solrl_tasks.workers.ray_parcels import Parcels
 from solrl_tasks.workers.state import PolicyState
 from solrl_tasks.workers.tally import Tally
-from solrl_tasks.workers.transport import unpack_state
+from solrl_tasks.workers.transport import pack_state, unpack_state
 
 LEARN_SECONDS: Final = 2.0
 ABANDON_SECONDS: Final = 30.0
@@ -24,24 +25,25 @@ HANGS: Final = 3
 _KIND: Final = "update"
 
 
-def train_together(crew: Crew, samples: int, job: Any, policy: Any) -> tuple[PolicyState, TrainResult]:
+def train_together(crew: Crew, samples: int, job: Any, policy: PolicyState) -> tuple[PolicyState, TrainResult]:
     """One update.
 
     Args:
         samples: of the job.
-        job, policy: references to their packed forms.
+        job: a reference to its packed form.
 
     Raises:
         TrainingError, DeviceMemoryError: as ``Device.train``.
         WorkersError: no actor is left, the update hung again and again, or they do not agree on the policy.
     """
     hangs: list[str] = []
+    parcels = Parcels()
     while True:
         actors = crew.everyone()
         # Seconds of one actor for one sample: the next update may have more or fewer of both.
         share, watch = samples / len(actors), Stopwatch()
         try:
-            parts = _attempt(crew, actors, share, job, policy)
+            parts = _attempt(crew, actors, share, job, policy, parcels)
         except HungError as error:
             hangs.append(str(error))
             if len(hangs) >= HANGS:
@@ -52,10 +54,15 @@ def train_together(crew: Crew, samples: int, job: Any, policy: Any) -> tuple[Pol
                 crew.limits.learn(_KIND, watch.elapsed / share)
             for actor in actors:
                 actor.done.add(_KIND)
-            return _joined(actors, parts)
+            state, result = _joined(actors, parts)
+            for actor, part in zip(actors, parts, strict=True):
+                actor.holds = frozenset({part.digest, *part.roles})
+            return state, result
 
 
-def _attempt(crew: Crew, actors: list[Actor], share: float, job: Any, policy: Any) -> list[Trained] | None:
+def _attempt(
+    crew: Crew, actors: list[Actor], share: float, job: Any, policy: PolicyState, parcels: Parcels
+) -> list[Trained] | None:
     """What each actor made of it; None where one died.
 
     Raises:
@@ -68,8 +75,12 @@ def _attempt(crew: Crew, actors: list[Actor], share: float, job: Any, policy: An
     except (ray.exceptions.RayActorError, HungError) as error:
         crew.died(actors[0], error)
         return None
-    pairs = zip(actors, seats, strict=True)
-    flight = {actor.handle.train.remote(job, policy, seat): actor for actor, seat in pairs}
+    flight: dict[Any, Actor] = {}
+    for actor, seat in zip(actors, seats, strict=True):
+        parcel = parcels.of(actor, policy.digest, lambda: pack_state(policy))
+        # Where it breaks off nobody knows which policy each has come to.
+        actor.holds = frozenset()
+        flight[actor.handle.train.remote(job, policy.digest, parcel, seat)] = actor
     parts: dict[str, Trained] = {}
     watch, fresh = Stopwatch(), any(_KIND not in actor.done for actor in actors)
     while flight:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
 from solrl_tasks.workers.pipeline import Results
 from solrl_tasks.workers.ray_cluster import connected
-from solrl_tasks.workers.ray_crew import Crew
+from solrl_tasks.workers.ray_crew import Actor, Crew
+from solrl_tasks.workers.ray_parcels import Parcels
 from solrl_tasks.workers.ray_rollout import Spread, Waiting
 from solrl_tasks.workers.ray_update import train_together
 from solrl_tasks.workers.site import Site
 from solrl_tasks.workers.state import PolicyState
-from solrl_tasks.workers.transport import pack_job, pack_lora, pack_state, unpack_state
-
-_KEPT: Final = 2
+from solrl_tasks.workers.transport import pack_job, pack_lora, unpack_state
 
 
 @contextmanager
@@ -97,7 +96,7 @@ class RayWorker:
         self.crew = crew
         self.site: Site = RaySite(crew)
         self._numbers = itertools.count()
-        self._loras: dict[str, Any] = {}
+        self._parcels = Parcels()
         self._open: int | None = None
 
     @property
@@ -112,8 +111,13 @@ class RayWorker:
 
     def sync(self, engine: ExtensionSpec, lora: LoraState | None) -> SyncReport:
         """See ``Worker.sync``; seconds are those of all devices together."""
-        digest, ref = self._send(lora)
-        found = self.crew.ask_all(lambda actor: actor.handle.sync.remote(engine, digest, ref))
+        digest = BASE_DIGEST if lora is None else lora.digest
+
+        def synced(actor: Actor) -> Any:
+            parcel = None if lora is None else self._parcels.of(actor, digest, lambda: pack_lora(lora))
+            return actor.handle.sync.remote(engine, digest, parcel)
+
+        found = self.crew.ask_all(synced)
         reports: list[SyncReport] = list(found.values())
         return reports[0].model_copy(update={"seconds": sum(report.seconds for report in reports)})
 
@@ -132,10 +136,10 @@ class RayWorker:
 
         if self._open is not None:
             raise RuntimeError("a rollout of these workers is still open: close it before another is begun")
-        digest, lora = self._send(job.lora)
         number = self._open = next(self._numbers)
         bare = ray.put(replace(job, lora=None))
-        spread = Spread(self.crew, number, job, bare, digest, lora, Waiting(blocks))
+        digest = BASE_DIGEST if job.lora is None else job.lora.digest
+        spread = Spread(self.crew, number, job, bare, digest, self._parcels, Waiting(blocks))
         try:
             yield from spread.results()
         finally:
@@ -165,16 +169,4 @@ class RayWorker:
         """See ``Worker.train``: by all actors together; from the beginning where one of them dies over it."""
         import ray
 
-        return train_together(self.crew, len(job.candidates), ray.put(pack_job(job)), ray.put(pack_state(policy)))
-
-    def _send(self, lora: LoraState | None) -> tuple[str, Any]:
-        """A policy in the object store, put there once however often it is used."""
-        import ray
-
-        if lora is None:
-            return BASE_DIGEST, None
-        if lora.digest not in self._loras:
-            while len(self._loras) >= _KEPT:
-                self._loras.pop(next(iter(self._loras)))
-            self._loras[lora.digest] = ray.put(pack_lora(lora))
-        return lora.digest, self._loras[lora.digest]
+        return train_together(self.crew, len(job.candidates), ray.put(pack_job(job)), policy)

@@ -14,6 +14,7 @@ from solrl_tasks.config.recipe import OptimizerSpec
 from solrl_tasks.models.families.base import Conditioning, Family
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.models.roles import PolicyModel, Role
+from solrl_tasks.models.threads import threaded, total_bytes
 from solrl_tasks.objectives import base as objectives
 from solrl_tasks.objectives.adjoints import lean_adjoints
 from solrl_tasks.objectives.base import LossTerms, Objective, Velocities
@@ -117,13 +118,13 @@ class Trainer:
         task = _Task(job, objective, self._lesson(job, objective), conditioning, ranks)
         if isinstance(task.lesson, Adjoints):
             task.lesson.carry_back(partial(self._adjoints, task, gradient), task.samples())
-        ema, step, tally = policy.ema, policy.optimizer_step, Tally()
+        current, ema, step, tally = policy.current, policy.ema, policy.optimizer_step, Tally()
         for inner in range(job.update.optimizer_steps):
             self._accumulate(task, inner, tally)
             self._step(optimizer, job.update.optimizer.grad_clip, tally)
             step += 1
-            ema = ema.lerp(self._model.state("current"), ema_decay(step))
-        current = self._model.state("current")
+            current = self._model.state("current")
+            ema = ema.lerp(current, ema_decay(step))
         old = job.update.old
         decay = old_decay(old.schedule, step, old.decay, job.iteration)
         state = PolicyState(
@@ -264,11 +265,14 @@ class Trainer:
         return optimizer
 
     def _moments(self, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-        return {
-            f"{name}.{key}": optimizer.state[parameter][key].detach().to("cpu", copy=True)
+        moments = {
+            f"{name}.{key}": optimizer.state[parameter][key].detach()
             for name, parameter in self._model.trainable()
             for key in ("exp_avg", "exp_avg_sq")
         }
+        found = list(moments.values())
+        copies = threaded(lambda tensor: tensor.to("cpu", copy=True), found, total_bytes(found))
+        return dict(zip(moments, copies, strict=True))
 
 
 def _slices(rows: list[Row], size: int) -> list[list[Row]]:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from solrl_tasks.models.lora import LoraState
+from solrl_tasks.models.threads import threaded
 from solrl_tasks.workers.jobs import Paths, TrainJob, Work, WorkResult
 from solrl_tasks.workers.state import ROLES, PolicyState
 
@@ -64,7 +65,7 @@ def pack_lora(lora: LoraState) -> PackedLora:
 
 def unpack_lora(packed: PackedLora) -> LoraState:
     """A copy."""
-    return LoraState(packed.rank, packed.alpha, {name: own(value) for name, value in packed.weights.items()})
+    return LoraState(packed.rank, packed.alpha, _owned(packed.weights))
 
 
 def pack_state(state: PolicyState) -> PackedState:
@@ -76,7 +77,7 @@ def pack_state(state: PolicyState) -> PackedState:
 def unpack_state(packed: PackedState) -> PolicyState:
     """A copy."""
     current, old, ema = (unpack_lora(packed.roles[role]) for role in ROLES)
-    optimizer = {name: own(value) for name, value in packed.optimizer.items()}
+    optimizer = _owned(packed.optimizer)
     return PolicyState(current, old, ema, optimizer, packed.iteration, packed.optimizer_step)
 
 
@@ -139,6 +140,12 @@ def borrowed(values: NDArray[Any]) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(values)
+
+
+def _owned(arrays: Arrays) -> dict[str, torch.Tensor]:
+    values = list(arrays.values())
+    copies = threaded(own, values, sum(value.nbytes for value in values))
+    return dict(zip(arrays, copies, strict=True))
 
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:

@@ -220,7 +220,9 @@ class Dealt:
                 yield self.left.pop(0)
             else:
                 self.dry += 1
-                assert self.dry < 2000, "nothing comes any more: the next block waits for a result, and that for a block"
+                assert self.dry < 2000, (
+                    "nothing comes any more: the next block waits for a result, and that for a block"
+                )
                 time.sleep(0.001)
                 yield None
 
@@ -230,17 +232,17 @@ class Dealt:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("in_hand", [1, 2, 3, 4])
-def test_results_do_not_wait_for_blocks_that_are_given_when_they_are_taken(in_hand, overlap):
-    dealt = Dealt(works(6), in_hand)
+@pytest.mark.parametrize("given", [1, 2, 3, 4])
+def test_results_do_not_wait_for_blocks_that_are_given_when_they_are_taken(given, overlap):
+    dealt = Dealt(works(6), given)
     found = [dealt.take(result) for result in run(Recorded(pauses={"finish": 0.01}), dealt, overlap)]
     assert found == [(n, 10 * n) for n in range(6)]
 
 
 @pytest.mark.parametrize("what", ["prepare", "draw", "sample", "show", "finish"])
 def test_an_error_is_raised_after_the_results_before_it_where_blocks_are_dealt(what):
-    for in_hand in (1, 2, 3):
-        dealt, found = Dealt(works(5), in_hand), []
+    for given in (1, 2, 3):
+        dealt, found = Dealt(works(5), given), []
         with pytest.raises(Broken, match=f"{what} 3"):
             for result in run(Recorded({(what, 3)}), dealt):
                 found.append(dealt.take(result)[0])

@@ -17,7 +17,7 @@ from solrl_tasks.engines.base import EngineError
 from solrl_tasks.stages.iteration import run_all, run_step
 from solrl_tasks.stages.reporter import SilentReporter
 from solrl_tasks.stages.session import open_session
-from solrl_tasks.workers import ray_cluster, ray_update
+from solrl_tasks.workers import ray_cluster, ray_rollout, ray_update, ray_worker
 from solrl_tasks.workers.jobs import Work
 from solrl_tasks.workers.ray_cluster import ClusterLostError, WorkersError
 from solrl_tasks.workers.ray_rollout import Spread
@@ -139,6 +139,49 @@ def test_work_is_the_same_by_three_actors_by_two_and_by_one(
         assert signal.getsignal(signal.SIGTERM) is before
     said = capfd.readouterr()
     assert "raylet" not in said.out + said.err and "Ray" not in said.out + said.err
+
+
+def test_a_policy_that_actors_came_to_is_not_sent_to_them_again(
+    device, micro_model, rollout_job, train_job, moved_policy, monkeypatch
+):
+    checked, sent = Checked(device, rollout_job, train_job, moved_policy), []
+
+    def counted(module, name):
+        pack = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda policy: (sent.append(name), pack(policy))[1])
+
+    for module, name in ((ray_update, "pack_state"), (ray_worker, "pack_lora"), (ray_rollout, "pack_lora")):
+        counted(module, name)
+    following, _ = device.train(checked.train_job, checked.trained[0])
+    with hired(
+        WorkersSpec(kind="ray", actors=2, cpus=0.5), ModelSpec(source=str(micro_model), resolution=32), None, print
+    ) as worker:
+
+        def train(policy, wanted):
+            state, _ = worker.train(checked.train_job, policy)
+            assert state.digest == wanted.digest
+            return state
+
+        state = train(moved_policy, checked.trained[0])
+        assert sent == ["pack_state"]
+        # Its adapters, for sampling, and all of it, for the next update.
+        worker.sync(checked.job.engine, state.old)
+        job = replace(checked.job, lora=state.old)
+        plain = [result.images.tobytes() for result in device.rollout(job, checked.works[:3])]
+        found = {result.work.token: result.images.tobytes() for result in worker.rollout(job, checked.works[:3])}
+        assert [found[work.token] for work in checked.works[:3]] == plain
+        train(state, following)
+        assert sent == ["pack_state"]
+        # Another one is: also where an update has failed, after which nobody knows who holds what.
+        spoiled = replace(checked.train_job, x0=torch.full_like(checked.train_job.x0, float("nan")))
+        with pytest.raises(TrainingError):
+            worker.train(spoiled, state)
+        train(state, following)
+        assert sent == ["pack_state"] * 3
+        # And a replaced actor holds nothing.
+        end(worker.crew.actors[0])
+        train(state, following)
+        assert sent == ["pack_state"] * 4
 
 
 class Disturbing(SilentReporter):
