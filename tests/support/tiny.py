@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from solrl_tasks.config.extensions import find_extension
@@ -13,6 +14,10 @@ from solrl_tasks.models.pipelines import load_pipeline, load_text_encoders, text
 from solrl_tasks.models.sources import fetch
 
 FAMILIES = ("flux", "sd3", "sana")
+EACH = pytest.mark.parametrize("name", FAMILIES)
+PROMPTS = ["a red circle", "two blue squares on black"]
+NEGATIVE = "a green ring"
+GUIDED = {"guidance_scale": 3.0, "negative_prompt": NEGATIVE}
 CPU = torch.device("cpu")
 FULL = ("flux.1-dev", "flux.1-schnell", "sd3.5-large", "sd3.5-medium", "sana-1.6b")
 
