@@ -5,11 +5,10 @@
 
 Weights and the policy are random, which changes nothing of what work costs. Each number of actors is hired for itself,
 does ``--warm`` short rounds of two chunks for each actor that are not counted (they load, compile and meet), and then
-``--rounds`` that are. A round is a
-sync of the explore engine, the exploration of ``--prompts`` x ``--candidates``, the regeneration of ``--keep`` of each,
-and one update on those. Every prompt is new in the first counted round: text encoders stay on the device by default, or
-moving them is most of an exploration as short as this. ``--tiny`` takes a network so small that a CPU does it in seconds: it shows that the benchmark
-runs, and nothing about scaling.
+``--rounds`` that are. A round is a sync of the explore engine, the exploration of ``--prompts`` x ``--candidates``, the
+regeneration of ``--keep`` of each, and one update on those. Prompts are new in the first counted round: text encoders
+stay on the device by default, for moving them would be most of an exploration as short as this. ``--tiny`` takes a
+network so small that a CPU does it in seconds: it shows that the benchmark runs, and nothing about scaling.
 """
 
 import argparse
@@ -118,9 +117,9 @@ def round_of(
     lap("regenerate")
     job = train_job(arguments, shape, number + 1)
     at = time.perf_counter()
-    policy, result = worker.train(job, policy)
+    policy, trained = worker.train(job, policy)
     lap("update")
-    print(f"    of which the devices: {result.actors or result.seconds}", flush=True)
+    print(f"    of which the devices: {trained.actors or trained.seconds}", flush=True)
     return policy, seconds
 
 
