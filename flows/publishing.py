@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from flows.outage import wait_for_server
 from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
-from solrl_tasks.reports.provenance import engine_kind
+from solrl_tasks.reports.provenance import UNKNOWN, engine_kind
 from solrl_tasks.reports.stored import report_files
 from solrl_tasks.stages.evaluations import evaluated
 from solrl_tasks.stages.session import Session
@@ -22,7 +22,7 @@ from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, view_run
 from solrl_tasks.tracking.artifacts import show_iteration
-from solrl_tasks.tracking.environments import first_environment
+from solrl_tasks.tracking.environments import device_kind, first_environment
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import MlflowRun, RunFacts, Status, publish_or_note
 from solrl_tasks.tracking.rebuild import Rebuilt, rebuild
@@ -66,7 +66,7 @@ def describe(store: Store, view: RunView, record: dict[str, Any] | None = None) 
         experiment=recipe.tracking.experiment,
         device_kind=device_kind(record),
         recipe=recipe.model_dump(mode="json"),
-        engines={name: engine_kind(name, str(record.get("device_class", "cpu"))) for name in sorted(used)},
+        engines={name: engine_kind(name, str(record.get("device_class", UNKNOWN))) for name in sorted(used)},
         versions=dict(record.get("libraries", {})),
         evaluates=evaluated(view),
     )
@@ -75,11 +75,6 @@ def describe(store: Store, view: RunView, record: dict[str, Any] | None = None) 
 def first_record(store: Store, view: RunView) -> dict[str, Any]:
     """The environment that the run's first pool was computed in; empty where none is known."""
     return first_environment(store, read_summaries(view))
-
-
-def device_kind(record: dict[str, Any]) -> Literal["cpu", "cuda"]:
-    """What the hours of a run are hours of."""
-    return "cuda" if str(record.get("device_class", "cpu")).startswith("sm_") else "cpu"
 
 
 @contextmanager

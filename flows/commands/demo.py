@@ -129,9 +129,10 @@ def _drain() -> None:
 
 
 def _show(settings: Settings, run_id: str) -> "list[Summary]":
-    from flows.publishing import device_kind, first_record, read_summaries, reward_names
+    from flows.publishing import first_record, read_summaries, reward_names
     from solrl_tasks.store.root import Store
     from solrl_tasks.store.runs import view_run
+    from solrl_tasks.tracking.environments import device_kind
     from solrl_tasks.tracking.terminal import results
 
     store = Store(settings.store_root)

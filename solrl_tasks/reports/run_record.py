@@ -10,6 +10,7 @@ from solrl_tasks.analysis.plots import Series
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe
 from solrl_tasks.reports.page import Provenance
 from solrl_tasks.reports.provenance import UNKNOWN, engine_kind, hardware_name, provenance
+from solrl_tasks.tracking.environments import device_kind
 from solrl_tasks.tracking.summary import Summary
 from solrl_tasks.tracking.terminal import eval_names, hours_name
 
@@ -57,7 +58,7 @@ class RunRecord:
     @property
     def hours(self) -> str:
         """What hours of this run are hours of."""
-        return hours_name("cuda" if str(self.environment.get("device_class", "cpu")).startswith("sm_") else "cpu")
+        return hours_name(device_kind(self.environment))
 
     @property
     def hardware(self) -> str:

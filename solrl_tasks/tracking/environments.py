@@ -1,9 +1,9 @@
 """The environments that the pools of a run were computed in."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.pool import Pool
@@ -13,6 +13,7 @@ from solrl_tasks.tracking.summary import Summary
 
 logger = logging.getLogger(__name__)
 STAGES: Final = ("evaluate_pool", "explore")
+DeviceKind = Literal["cpu", "cuda", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,14 @@ def first_environment(store: Store, summaries: Iterable[Summary]) -> dict[str, A
             return origin.records[0]
         logger.warning("where pool %s was computed is not known: %s", origin.key, origin.unknown)
     return {}
+
+
+def device_kind(record: Mapping[str, Any]) -> DeviceKind:
+    """What the hours of a run are hours of; ``unknown`` where its environment record does not say so, or is lost."""
+    device_class = record.get("device_class")
+    if device_class is None:
+        return "unknown"
+    return "cuda" if str(device_class).startswith("sm_") else "cpu"
 
 
 def _origin(store: Store, ref: Ref) -> PoolOrigin:

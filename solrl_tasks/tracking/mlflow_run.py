@@ -14,13 +14,14 @@ from pydantic import Field, JsonValue
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.store.keys import digest
+from solrl_tasks.tracking.environments import DeviceKind
 from solrl_tasks.tracking.mlflow_client import TrackingError, connect, is_http, open_experiment
 from solrl_tasks.tracking.mlflow_files import RunFiles, upload
 from solrl_tasks.tracking.points import batches, check_order, history_digests
 from solrl_tasks.tracking.summary import Summary
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
-DeviceKind = Literal["cpu", "cuda"]
+NOTE: Final = "mlflow.note.content"
 
 SENDING: Final = "solrl.sending"
 SENT: Final = "solrl.sent"
@@ -28,6 +29,7 @@ SUPERSEDED: Final = "solrl.superseded_by"
 BATCH: Final = 1000
 PARAM_LENGTH: Final = 6000
 PARAMS_AT_ONCE: Final = 100
+UNKNOWN_DEVICE: Final = "What it ran on is not known"
 
 
 class RunFacts(Frozen):
@@ -35,6 +37,7 @@ class RunFacts(Frozen):
 
     Attributes:
         store_id: tells two stores with the same run id apart on one server.
+        device_kind: what the hours are hours of; ``unknown`` where no block says where it was computed.
         recipe: the resolved recipe as a plain tree.
         engines: names of the engines used, and whether each is real or emulated.
         versions: of the libraries, by name.
@@ -213,7 +216,7 @@ def _create(client: Any, experiment: str, summaries: Sequence[Summary], facts: R
     tags = {
         "solrl.run_id": facts.run_id,
         "solrl.store_id": facts.store_id,
-        "mlflow.note.content": _note(facts),
+        NOTE: _note(facts),
     }
     start = summaries[0].timestamp_ms if summaries else None
     return client.create_run(experiment, start_time=start, tags=tags, run_name=facts.run_id)
@@ -227,6 +230,8 @@ def _note(facts: RunFacts) -> str:
     ]
     if facts.device_kind == "cpu":
         lines.append("It ran without a GPU: the `gpu_hours/` metrics are hours of the CPU device.")
+    elif facts.device_kind == "unknown":
+        lines.append(f"{UNKNOWN_DEVICE}: the `gpu_hours/` metrics are hours of whatever device that was.")
     return "\n\n".join(lines)
 
 
@@ -245,6 +250,8 @@ def _describe(client: Any, run: Any, facts: RunFacts) -> None:
     tags |= {f"solrl.engine.{name}": kind for name, kind in facts.engines.items()}
     tags |= {f"solrl.evaluates.{name}": policy for name, policy in facts.evaluates.items()}
     tags |= {f"solrl.version.{name}": version for name, version in facts.versions.items()}
+    if UNKNOWN_DEVICE in run.data.tags.get(NOTE, ""):
+        tags[NOTE] = _note(facts)
     changed = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
     if changed:
         client.log_batch(run.info.run_id, tags=changed)

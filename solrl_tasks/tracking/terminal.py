@@ -16,6 +16,7 @@ from solrl_tasks.tracking.summary import Summary, in_order
 ABSENT: Final = "-"
 LINE_SECONDS: Final = 10.0
 """Seconds between lines of progress where there is no terminal to draw a bar in."""
+HOURS: Final = {"cuda": "GPU-hours", "cpu": "CPU device-hours (no GPU)"}
 STYLES: Final = {"Completed": "green", "Reused": "cyan", "Skipped": "dim"}
 
 
@@ -147,7 +148,7 @@ def results(summaries: Sequence[Summary], device_kind: str, rewards: Sequence[st
     """What a run came to: rewards and ranks by iteration, seconds by stage, and what it cost.
 
     Args:
-        device_kind: ``cpu`` or ``cuda``; hours of a CPU are called so.
+        device_kind: ``cpu``, ``cuda`` or ``unknown``; hours are called so.
         rewards: names in the recipe's order, in which held-out rewards stand; the gain shown is that of the first.
     """
     if not summaries:
@@ -178,7 +179,7 @@ def metrics_table(summary: Summary) -> Table:
 
 def hours_name(device_kind: str) -> str:
     """What the hours of ``gpu_hours/`` metrics are."""
-    return "GPU-hours" if device_kind == "cuda" else "CPU device-hours (no GPU)"
+    return HOURS.get(device_kind, "device-hours (of which device is not known)")
 
 
 def eval_names(summaries: Sequence[Summary], rewards: Sequence[str] = ()) -> list[str]:

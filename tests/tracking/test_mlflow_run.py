@@ -8,6 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from solrl_tasks.tracking import mlflow_run
+from solrl_tasks.tracking.environments import device_kind
 from solrl_tasks.tracking.mlflow_client import TrackingError
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import SENDING, SENT, SUPERSEDED, flatten, publish, publish_or_note
@@ -136,6 +137,21 @@ def test_params_and_tags_say_what_ran(uri, root, facts, history):
     assert data.tags["solrl.engine.nvfp4-emulated"] == "emulated"
     assert data.tags["solrl.device_kind"] == "cpu"
     assert "hours of the CPU device" in data.tags["mlflow.note.content"]
+
+
+def test_a_run_without_an_environment_record_says_so_until_one_is_known(uri, root, facts, history):
+    where = [device_kind(record) for record in ({}, {"device_class": "cpu"}, {"device_class": "sm_90"})]
+    assert where == ["unknown", "cpu", "cuda"]
+    run = publish(history[:1], facts.model_copy(update={"device_kind": "unknown"}), uri, artifact_root=root)
+    client = MlflowClient(tracking_uri=uri)
+    tags = client.get_run(run.run_id).data.tags
+    assert tags["solrl.device_kind"] == "unknown" and "is not known" in tags["mlflow.note.content"]
+    publish(history, facts, uri, artifact_root=root)
+    tags = client.get_run(run.run_id).data.tags
+    assert tags["solrl.device_kind"] == "cpu" and "hours of the CPU device" in tags["mlflow.note.content"]
+    client.set_tag(run.run_id, "mlflow.note.content", "my own words")
+    publish(history, facts, uri, artifact_root=root)
+    assert client.get_run(run.run_id).data.tags["mlflow.note.content"] == "my own words"
 
 
 def test_the_number_of_iterations_may_grow(uri, root, facts, history):

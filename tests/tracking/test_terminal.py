@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from solrl_tasks.stages.outcome import StageOutcome
+from solrl_tasks.tracking.environments import device_kind
 from solrl_tasks.tracking.summary import StageCost
 from solrl_tasks.tracking.terminal import RichReporter, eval_names, metrics_table, results, value
 
@@ -107,6 +108,8 @@ def test_results_hold_what_a_reader_looks_for(history):
     assert row.split() == ["3", "0.293", "0.323", "0.70", "-", "0.330", "±", "0.011"]
     assert "CPU device-hours" in shown
     assert "GPU-hours" in show(results(history, "cuda"))
+    unknown = show(results(history, device_kind({})))
+    assert "of which device is not known" in unknown and "GPU" not in unknown and "CPU" not in unknown
 
 
 def test_results_fit_eighty_columns_with_every_stage(make_summary):
