@@ -34,11 +34,19 @@ def special_kind(run_id: str) -> str:
     return next((kind for prefix, kind in kinds.items() if run_id.startswith(prefix)), "")
 
 
-def shown_status(info: RunInfo) -> "Status":
-    """What MLflow is told of a run's state."""
+def is_study(store: Store, info: RunInfo) -> bool:
+    """Whether a run keeps the report of a study: it then has no iterations, and is shown by that report."""
+    from solrl_tasks.reports.stored import has_report
+
+    return info.committed == 0 and has_report(store, info.run_id)
+
+
+def shown_status(store: Store, info: RunInfo) -> "Status":
+    """What MLflow is told of a run's state: a study is finished by its report, an evaluation by what it commits."""
     if info.status == "running":
         return "RUNNING"
-    done = info.committed > 0 if special_kind(info.run_id) else info.status == "finished"
+    special = bool(special_kind(info.run_id))
+    done = info.committed > 0 or is_study(store, info) if special else info.status == "finished"
     return "FINISHED" if done else "KILLED"
 
 

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-from flows.home import shown_status
+from flows.home import is_study, shown_status
 from flows.lifecycle import Report
 from flows.presence import find_absent, forget
 from flows.settings import Settings
@@ -46,11 +46,13 @@ def close_dead_flow_runs(settings: Settings, report: Report) -> int:
 def close_dead_mlflow_runs(settings: Settings, report: Report) -> int:
     """End the MLflow runs that are RUNNING while no process has the run of the store open.
 
-    Those whose iterations are all committed are FINISHED, the others KILLED; running them again reopens them.
+    Those whose iterations are all committed are FINISHED, as are studies that keep a report, the others KILLED; running
+    them again reopens them.
     """
     if not (settings.store_root / "store.json").exists():
         return 0
     from flows.publishing import rebuild_run, store_id
+    from flows.study_publishing import send_study
     from solrl_tasks.store.root import Store
     from solrl_tasks.store.runs import list_runs
     from solrl_tasks.tracking.mlflow_client import connect
@@ -63,12 +65,14 @@ def close_dead_mlflow_runs(settings: Settings, report: Report) -> int:
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         for run in client.search_runs(experiments, query, max_results=1000):
             run_id = run.data.tags["solrl.run_id"]
-            status: Status = shown_status(found[run_id]) if run_id in found else "KILLED"
+            status: Status = shown_status(store, found[run_id]) if run_id in found else "KILLED"
             if status == "RUNNING":
                 continue
             report(f"MLflow: run {run_id!r} is shown as RUNNING but no process has it open; ended as {status}")
             client.set_terminated(run.info.run_id, status)
-            if run_id in found:
+            if run_id in found and is_study(store, found[run_id]):
+                send_study(settings, store, run_id)
+            elif run_id in found and found[run_id].committed:
                 rebuild_run(settings, store, run_id, status)
             closed += 1
     return closed

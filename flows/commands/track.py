@@ -6,7 +6,7 @@ import typer
 
 from flows.commands.options import Home, MlflowPort
 from flows.console import say
-from flows.home import open_store, shown_status
+from flows.home import is_study, open_store, shown_status
 from flows.settings import Settings
 
 app = typer.Typer(help="Make trackers show what the store holds.", no_args_is_help=True)
@@ -31,13 +31,13 @@ def rebuild(
     settings = Settings.read(home, mlflow_port=mlflow_port)
     settings.apply()
     found = {info.run_id: info for info in list_runs(store)}
-    if (run not in found or found[run].committed == 0) and has_report(store, run):
+    if has_report(store, run) if run not in found else is_study(store, found[run]):
         shown = send_study(settings, store, run)
         say(f"The figures and the report of study {run} are in MLflow: {shown.url or shown.uri}")
         return
     if run not in found:
         raise no_such_run(store, run)
-    found_there = rebuild_run(settings, store, run, shown_status(found[run]))
+    found_there = rebuild_run(settings, store, run, shown_status(store, found[run]))
     for note in found_there.run.notes:
         say(f"note: {note}")
     if found_there.replaced:

@@ -8,6 +8,8 @@ import yaml
 from mlflow import MlflowClient
 
 from flows.evaluating import Asked, evaluate_policy
+from flows.home import shown_status
+from flows.recovery import close_dead_mlflow_runs
 from flows.report import draw_or_note, draw_report, run_record
 from flows.settings import Settings
 from flows.study_publishing import publish_study
@@ -18,7 +20,7 @@ from solrl_tasks.stages.reporter import SilentReporter
 from solrl_tasks.store.errors import UnreachableError
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
-from solrl_tasks.store.runs import view_run
+from solrl_tasks.store.runs import Run, list_runs, view_run
 
 PAGE = Page(
     "A study",
@@ -210,3 +212,29 @@ def test_the_report_of_a_study_is_drawn_again_from_what_it_kept(settings, store,
 def test_a_figure_that_is_not_finite_is_refused(settings, told):
     with pytest.raises(ValueError, match="not finite: gain"):
         publish_study(settings, "study-x", PAGE, {"gain": float("nan")})
+
+
+def test_a_study_is_finished_by_its_report_though_it_commits_no_iteration(settings, store, told):
+    def state():
+        (info,) = [info for info in list_runs(store) if info.run_id == "study-arms"]
+        return shown_status(store, info)
+
+    with Run.open(store, "study-arms", {"iterations": 2}):
+        assert state() == "RUNNING"
+    assert state() == "KILLED"
+    publish_study(settings, "study-arms", PAGE, {"gain": 0.1})
+    assert state() == "FINISHED" and not told.notes
+
+
+def test_a_study_that_died_while_it_was_shown_is_closed_as_finished_and_as_a_study(settings, store, told):
+    with Run.open(store, "study-arms", {"iterations": 2}):
+        publish_study(settings, "study-arms", PAGE, {"gain": 0.1})
+    client = MlflowClient(tracking_uri=settings.mlflow.url)
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    (shown,) = client.search_runs(everywhere)
+    client.update_run(shown.info.run_id, status="RUNNING")
+    said: list[str] = []
+    assert close_dead_mlflow_runs(settings, said.append) == 1 and "ended as FINISHED" in said[0]
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    (after,) = client.search_runs(everywhere)
+    assert (after.info.run_id, after.info.status) == (shown.info.run_id, "FINISHED")
