@@ -41,12 +41,15 @@ def resolve_policy(store: Store, name: PolicyName) -> PolicyName:
     Raises:
         StudyError: there is no such iteration, or a step of no run is asked for.
         MissingObjectError: there is no such run.
+        DamagedError: the last iteration is asked for, and a summary is damaged.
     """
     if name.run_id is None:
         if name.step is not None:
             raise StudyError(f"iteration {name.step} is asked for, but of which run? Name the run too")
         return name
-    steps = sorted(view_run(store, name.run_id).summaries())
+    view = view_run(store, name.run_id)
+    # The last iteration is not known where one of those there are cannot be read.
+    steps = sorted(view.whole_summaries() if name.step is None else view.summaries())
     step = max(steps, default=None) if name.step is None else name.step
     if step is None or step not in steps:
         asked = "" if name.step is None else f" {name.step}"

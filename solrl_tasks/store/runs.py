@@ -25,6 +25,10 @@ _NAMED: Final = 8  # runs in a message
 _CONFIG_REMEDY: Final = "put the file back from a copy (the tracker has one), or use another run id"
 EVALUATION_PREFIX: Final = "evaluate-"
 """Evaluations of stored policies are held by runs that train nothing; the name tells."""
+_SUMMARY_REMEDY: Final = (
+    "what rests on all iterations of run {run} is not answered without it. Start that run again with the same recipe "
+    "and run id: it sets the file aside and makes it anew, from what the store holds as far as that goes"
+)
 Status = Literal["running", "finished", "interrupted", "damaged"]
 
 
@@ -86,6 +90,14 @@ class RunView:
             found = {number: self.summary(number) for number in self.iterations()}
         return {number: summary for number, summary in found.items() if summary is not None}
 
+    def whole_summaries(self) -> dict[int, dict[str, Any]]:
+        """``summaries`` for an answer that rests on all of them; nothing is left out.
+
+        Raises:
+            DamagedError: one is damaged; the message names the file and what to do.
+        """
+        return _WholeView(self.store, self.run_id).summaries()
+
     def refs(self, iteration: int) -> dict[str, Ref]:
         """The references noted for an iteration, by stage.
 
@@ -123,6 +135,13 @@ class RunView:
 
     def _damaged(self, _path: Place, error: DamagedError) -> None:
         logger.warning("run %s: %s", self.run_id, error)
+
+
+class _WholeView(RunView):
+    """A run that is read as a whole or not at all."""
+
+    def _damaged(self, path: Place, error: DamagedError) -> None:
+        raise DamagedError(path, error.why, _SUMMARY_REMEDY.format(run=self.run_id)) from error
 
 
 class Run(RunView):

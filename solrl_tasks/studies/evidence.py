@@ -200,10 +200,11 @@ def audited_evidence(store: Store, run_id: str) -> Evidence:
     Raises:
         StudyError: the run audited nothing, or did so with other numbers of candidates.
         MissingObjectError: there is no such run.
+        DamagedError: a summary of it is damaged: its audits would be left out unseen.
     """
     view = view_run(store, run_id)
     recipe = Recipe.model_validate(view.config)
-    summaries = [Summary.model_validate(content) for _, content in sorted(view.summaries().items())]
+    summaries = [Summary.model_validate(content) for _, content in sorted(view.whole_summaries().items())]
     audited = [summary for summary in summaries if {"explore", "audit"} <= summary.refs.keys()]
     if not audited:
         raise StudyError(
@@ -237,11 +238,12 @@ def with_prices_of(store: Store, evidence: Evidence, run_id: str) -> Evidence:
     Raises:
         StudyError: the run trained nothing, or sampled by other engines or step counts.
         MissingObjectError: there is no such run.
+        DamagedError: a summary of it is damaged.
     """
     view = view_run(store, run_id)
     recipe = Recipe.model_validate(view.config)
     _require_same_work(evidence.explored, evidence.reference, recipe, run_id)
-    summaries = [Summary.model_validate(content) for _, content in sorted(view.summaries().items())]
+    summaries = [Summary.model_validate(content) for _, content in sorted(view.whole_summaries().items())]
     origin = f"median over iterations of run {run_id}"
     kept = recipe.prompts.per_iteration * recipe.select.keep
     candidates = recipe.prompts.per_iteration * recipe.explore.candidates
@@ -305,12 +307,13 @@ def require_prices(store: Store, run_id: str, recipe: Recipe) -> None:
     Raises:
         StudyError: the run trained nothing, or sampled by other engines or step counts.
         MissingObjectError: there is no such run.
+        DamagedError: a summary of it is damaged.
     """
     view = view_run(store, run_id)
     priced = Recipe.model_validate(view.config)
     explored, reference = (_unpriced(recipe.model, spec, {}) for spec in (recipe.explore, recipe.regenerate))
     _require_same_work(explored, reference, priced, run_id)
-    _stage_price([Summary.model_validate(content) for content in view.summaries().values()], "update", 1, run_id)
+    _stage_price([Summary.model_validate(content) for content in view.whole_summaries().values()], "update", 1, run_id)
 
 
 def _require_same_work(explored: Side, reference: Side, priced: Recipe, run_id: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import run_all
-from solrl_tasks.stages.recorded import PolicyName, StudyError
-from solrl_tasks.store.errors import MissingObjectError
+from solrl_tasks.stages.recorded import PolicyName, StudyError, resolve_policy
+from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.runs import view_run
 from solrl_tasks.studies.evidence import (
     audited_evidence,
@@ -113,6 +113,25 @@ def test_a_run_gives_its_audits_and_its_prices(trained):
     assert found.update == pytest.approx(np.median(spent) / 8)
     spent = [summary.stages["explore"].attributed_seconds for summary in summaries[1:]]
     assert found.explored.seconds == pytest.approx(np.median(spent) / 16)
+
+
+def test_a_damaged_summary_of_the_run_is_refused_in_words(trained):
+    store, _ = trained
+    groups = audited_evidence(store, "trained")
+    path = view_run(store, "trained").iteration_dir(1) / "summary.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"colourfulness", b"colourfulmess"))
+    told = rf"{path} is damaged: .*Start that run again with the same recipe and run id"
+    with pytest.raises(DamagedError, match=told):
+        audited_evidence(store, "trained")
+    with pytest.raises(DamagedError, match=told):
+        with_prices_of(store, groups, "trained")
+    with pytest.raises(DamagedError, match=told):
+        resolve_policy(store, PolicyName("trained", None, "old"))
+    assert resolve_policy(store, PolicyName("trained", 2, "old")).step == 2, "one that is whole can still be named"
+    assert path.exists(), "whoever only reads sets nothing aside"
+    path.write_bytes(whole)
+    assert audited_evidence(store, "trained").proxy.shape == (2, 8)
 
 
 def test_groups_can_have_the_prices_of_a_run(opened, trained):
