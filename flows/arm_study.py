@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import yaml
 
 from flows.errors import UserError
-from flows.home import study_id
+from flows.home import nothing_there, study_id
 from flows.settings import DEFAULT_CONFIG, Settings, find_config
 
 if TYPE_CHECKING:
@@ -122,16 +122,22 @@ def settle(asked: Asked) -> Settled:
 
 
 def plan_arms(settings: Settings, asked: Asked) -> "Forecast":
-    """What a study has and lacks; nothing is computed and nothing made. Raises as ``settle``."""
+    """What a study has and lacks; nothing is computed and nothing made.
+
+    Raises:
+        UserError, ArmError, RecipeError: as ``settle``.
+        StoreError: where the store is to be, something else is.
+    """
     from solrl_tasks.store.root import Store
     from solrl_tasks.studies.forecast import forecast
     from solrl_tasks.workers.numerics import default_device
 
     settled = settle(asked)
-    there = (settings.store_root / "store.json").exists()
-    store = Store(settings.store_root) if there else None
+    store = Store.find(settings.store_root)
     found = forecast(store, [*settled.runs, *settled.timings], default_device())
-    return replace(found, note=" ".join(filter(None, (found.note, *settled.family.left_out()))))
+    return replace(
+        found, note=" ".join(filter(None, (nothing_there(store, settings), found.note, *settled.family.left_out())))
+    )
 
 
 def study_arms(settings: Settings, asked: Asked, watcher: "Watcher") -> "tuple[str, ArmStudy]":

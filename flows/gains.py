@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flows.errors import UserError
-from flows.home import open_store, study_id
+from flows.home import nothing_there, open_store, study_id
 from flows.parameters import read_recipe, read_usable
 from flows.settings import DEFAULT_CONFIG, Settings
 
@@ -89,6 +89,7 @@ class Gained:
 def plan_gains(settings: Settings, asked: Asked) -> "StudyPlan":
     """What the study has and lacks; loads no weights, computes nothing. Raises as ``study_gains``."""
     from solrl_tasks.stages.session import planning_session
+    from solrl_tasks.store.root import Store
     from solrl_tasks.studies.evidence import pair_jobs
     from solrl_tasks.studies.plan import StudyPlan, plan_pools
 
@@ -96,9 +97,10 @@ def plan_gains(settings: Settings, asked: Asked) -> "StudyPlan":
     if asked.run is not None or asked.explored is not None:
         _ = _stored(open_store(settings.home), asked)
         return StudyPlan(())
+    unmade = nothing_there(Store.find(settings.store_root), settings)
     recipe, base, policy = _held_out(settings, asked)
     session = planning_session(settings.store_root, _run_id(asked, recipe), recipe, base)
-    return plan_pools(session, pair_jobs(session, asked.prompts or PROMPTS, policy).named())
+    return plan_pools(session, pair_jobs(session, asked.prompts or PROMPTS, policy).named()).with_note(unmade)
 
 
 def study_gains(settings: Settings, asked: Asked, reporter: "Reporter", call: "Call | None" = None) -> Gained:

@@ -50,6 +50,13 @@ def shown_status(store: Store, info: RunInfo) -> "Status":
     return "FINISHED" if done else "KILLED"
 
 
+def nothing_there(store: Store | None, settings: Settings) -> str:
+    """What a plan says where there is no store yet; else empty."""
+    if store is not None:
+        return ""
+    return f"There is no store in {settings.store_root} yet, so that all of it is to be computed."
+
+
 def open_store(home: Path | None) -> Store:
     """The store of a home.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.errors import UserError
-from flows.home import study_id
+from flows.home import nothing_there, study_id
 from flows.parameters import read_recipe, read_usable
 from flows.settings import DEFAULT_CONFIG, Settings
 
@@ -79,12 +79,14 @@ class _Settled:
 def plan_ranks(settings: Settings, asked: Asked) -> "StudyPlan":
     """What a study has and lacks. It loads no weights and makes nothing but a store. Raises as ``study_ranks``."""
     from solrl_tasks.stages.session import planning_session
+    from solrl_tasks.store.root import Store
     from solrl_tasks.studies.plan import plan_pools
     from solrl_tasks.studies.rank_fidelity import make_study
 
+    unmade = nothing_there(Store.find(settings.store_root), settings)
     settled = _settle(settings, asked)
     session = planning_session(settings.store_root, settled.run_id, settled.recipe, settled.base)
-    return plan_pools(session, make_study(session, settled.ranks).jobs())
+    return plan_pools(session, make_study(session, settled.ranks).jobs()).with_note(unmade)
 
 
 def study_ranks(settings: Settings, asked: Asked, reporter: "Reporter", call: "Call | None" = None) -> Ranked:

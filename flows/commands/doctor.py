@@ -15,7 +15,7 @@ from flows.servers import ServerSpec, mlflow_server, prefect_server, probe
 from flows.settings import Settings, profile_url
 
 if TYPE_CHECKING:
-    from solrl_tasks.store.pool import PoolInfo
+    from solrl_tasks.store.pool import PoolSurvey
 
 PACKAGES: Final = (
     "sol-rl",
@@ -100,7 +100,7 @@ def _store_contents(settings: Settings) -> None:
     if not isinstance(place, Path):
         place.bucket.require_conditions("store.json")
         say(f"  bucket        at {place.bucket.endpoint}, with conditional writes; leases of {lease_seconds():.0f} s")
-    from solrl_tasks.store.pool import describe_pools
+    from solrl_tasks.store.pool import survey_pools
     from solrl_tasks.store.root import FORMAT, Store
     from solrl_tasks.store.runs import list_runs
 
@@ -108,7 +108,7 @@ def _store_contents(settings: Settings) -> None:
     say(f"  format        {store.format} of at most {FORMAT}")
     if not isinstance(place, Path):
         say(f"  lease         {lease_line(store)}")
-    everything, pools = list_runs(store), describe_pools(store)
+    everything, pools = list_runs(store), survey_pools(store)
     runs = [run for run in everything if not special_kind(run.run_id)]
     counts = Counter(run.status for run in runs)
     say(f"  runs          {len(runs)}" + "".join(f", {counts[status]} {status}" for status in sorted(counts)))
@@ -127,13 +127,16 @@ def _store_contents(settings: Settings) -> None:
         say(f"  quarantine    {aside} damaged objects, in {store.quarantine}; they are computed again when needed")
 
 
-def _pools(pools: "list[PoolInfo]") -> None:
+def _pools(survey: "PoolSurvey") -> None:
+    pools = survey.pools
     partial = [pool for pool in pools if pool.partial]
     size = format_bytes(sum(pool.bytes for pool in pools))
     say(f"  pools         {len(pools)}, {len(partial)} of them partly filled, {size}")
     for pool in partial:
         filled = ", ".join(f"{name} {100 * part:.0f} %" for name, part in pool.filled.items()) or "empty"
         say(f"    {pool.key[:12]}: {filled}; a run that needs the rest computes only that")
+    for key, why in survey.unreadable.items():
+        say(f"    {key[:12]} cannot be read: {why}; a run that needs it sets it aside and fills it anew")
 
 
 def _servers(settings: Settings, profile: tuple[str, str] | None) -> None:

@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 SHORT = 12
 SHOWN_FAILURES = 10
+REMEDY = "A run that needs it sets it aside and fills it anew; `solrl pools gc` lists it where no run does"
 COLUMNS = ("pool", "kind", "model", "policy", "engine", "steps", "prompts x candidates", "filled", "rewards", "size")
 
 
@@ -34,18 +35,23 @@ def list_all(context: typer.Context, as_json: AsJson = False, home: Home = None)
         context.obj = home
         return
     from flows.pool_uses import pool_kinds, pool_uses
-    from solrl_tasks.store.pool import describe_pools
+    from solrl_tasks.store.pool import survey_pools
 
     store = open_store(home)
-    pools, uses = describe_pools(store), pool_uses(store)
+    found, uses = survey_pools(store), pool_uses(store)
+    pools = found.pools
     if as_json:
-        typer.echo(json.dumps([_content(pool, uses.get(pool.key, [])) for pool in pools], indent=2))
+        listed = [_content(pool, uses.get(pool.key, [])) for pool in pools]
+        lost = [_unreadable(key, why, uses.get(key, [])) for key, why in found.unreadable.items()]
+        typer.echo(json.dumps(sorted(listed + lost, key=lambda one: str(one["key"])), indent=2))
         return
     table = make_table(*COLUMNS)
     for pool in pools:
         table.add_row(*_row(store, pool, ", ".join(pool_kinds(uses.get(pool.key, [])))))
     console.print(table)
     say(f"{len(pools)} pools, {format_bytes(sum(pool.bytes for pool in pools))}")
+    for key, why in found.unreadable.items():
+        say(f"{key[:SHORT]} cannot be read: {why}. {REMEDY}")
 
 
 @app.command()
@@ -57,10 +63,12 @@ def show(
 ) -> None:
     """Show what a pool was made from, how far it is filled, and who uses it."""
     from flows.pool_uses import pool_uses
+    from solrl_tasks.store.pool import Pool
 
     store = open_store(home or context.obj)
     pool = _find(store, key)
     content = _content(pool, pool_uses(store).get(pool.key, []))
+    content["damage"] = Pool.load(store, pool.key).prompts_fault() or None
     if as_json:
         typer.echo(json.dumps(content, indent=2))
         return
@@ -203,7 +211,16 @@ def _content(pool: "PoolInfo", uses: "list[PoolUse]") -> dict[str, Any]:
         "bytes": pool.bytes,
         "environments": pool.records,
         "used_by": [str(use) for use in uses],
+        "damage": None,
     }
+
+
+def _unreadable(key: str, why: str, uses: "list[PoolUse]") -> dict[str, Any]:
+    """As ``_content``, of a pool whose spec is damaged: nothing else is known of it."""
+    from flows.pool_uses import pool_kinds
+
+    unknown = dict.fromkeys(("spec", "prompts", "candidates", "chunk", "filled", "bytes", "environments"))
+    return {"key": key, "kind": pool_kinds(uses), **unknown, "used_by": [str(use) for use in uses], "damage": why}
 
 
 def _row(store: "Store", pool: "PoolInfo", kind: str) -> tuple[str, ...]:
@@ -239,10 +256,16 @@ def _parse_options(text: str | None) -> dict[str, Any]:
 
 
 def _find(store: "Store", key: str) -> "PoolInfo":
-    from solrl_tasks.store.pool import describe_pools
+    from solrl_tasks.store.pool import survey_pools
 
-    pools = describe_pools(store)
+    survey = survey_pools(store)
+    pools = survey.pools
     found = [pool for pool in pools if pool.key.startswith(key)]
+    lost = [
+        f"{name} cannot be read: {why}. {REMEDY}" for name, why in survey.unreadable.items() if name.startswith(key)
+    ]
+    if lost and not found:
+        raise UserError("; ".join(lost))
     if len(found) == 1:
         return found[0]
     if found:

@@ -129,8 +129,13 @@ class PoolJob(SamplingJob):
         )
 
     def open(self, session: Session) -> Pool:
-        """The pool in the store, made if it is new. Its key does not depend on candidates or rewards."""
+        """The pool in the store, made if it is new. Its key does not depend on candidates or rewards.
+
+        Prompts that are noted beside it and damaged are noted anew, which is told.
+        """
         pool = Pool.open(session.store, self.spec(session), self.prompts.keys, self.chunk, self.reuse)
+        if fault := pool.prompts_fault():
+            session.reporter.note(f"{fault}: done now")
         pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
         return pool
 

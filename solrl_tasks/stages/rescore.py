@@ -90,6 +90,8 @@ def rescore(
 
 def _prompts(pool: Pool) -> PromptSet:
     noted = pool.noted_prompts()
+    if fault := pool.prompts_fault():
+        raise RescoreError(f"pool {pool.key} cannot be scored again: {fault}. Start a run that uses it")
     if noted is None:
         raise RescoreError(
             f"pool {pool.key} does not know its prompts, which a reward needs: start a run that uses it again, which "

@@ -1,6 +1,5 @@
 """What the blocks of pools cost, as they recorded it."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,6 @@ from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.ledger import DIGEST, MICROSECONDS, RECORD, WRITTEN
 from solrl_tasks.store.root import Store
 
-logger = logging.getLogger(__name__)
 Check = Callable[[dict[str, Any]], bool]
 
 
@@ -51,15 +49,24 @@ class CostBook:
         found = [_cost(folder, rewards, made_here) for folder in self._folders if fits(folder.spec)]
         return [cost for cost in found if cost.images]
 
-    @cached_property
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Why some pools count in no cost, by key: they cannot be read."""
+        return self._opened[1]
+
+    @property
     def _folders(self) -> list[BlockFolder]:
-        folders = []
+        return self._opened[0]
+
+    @cached_property
+    def _opened(self) -> tuple[list[BlockFolder], dict[str, str]]:
+        folders, unreadable = [], {}
         for path in places.matching(self._store.folder("pools"), "[0-9a-f]*"):
             try:
                 folders.append(BlockFolder.load(self._store, "pools", path.name))
             except (DamagedError, MissingObjectError) as error:
-                logger.warning("%s", error)
-        return folders
+                unreadable[path.name] = str(error)
+        return folders, unreadable
 
 
 def block_seconds(store: Store, key: str, rewards: Sequence[str]) -> list[float]:

@@ -1,7 +1,6 @@
 """Pools: the raw rewards of every explored candidate, paid for once."""
 
 import hashlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.refs import UNKNOWN, Ref
 from solrl_tasks.store.root import Store
 
-logger = logging.getLogger(__name__)
 PROMPTS: Final = "prompts.json"
 
 
@@ -239,11 +237,25 @@ class Pool:
             atomic.write_sealed(self._folder.path / PROMPTS, list(prompts), once=True)
 
     def noted_prompts(self) -> list[dict[str, Any]] | None:
-        """What ``note_prompts`` kept; None where nothing was, or the file is damaged."""
+        """What ``note_prompts`` kept; None where nothing was, or the file is damaged; see ``prompts_fault``."""
+        try:
+            return self._read_prompts()
+        except DamagedError:
+            return None
+
+    def prompts_fault(self) -> str:
+        """What is wrong with the file of the noted prompts, for people; empty where nothing is, or there is none."""
+        try:
+            self._read_prompts()
+        except DamagedError as error:
+            return f"{error}. No reward is lost; whoever fills the pool again notes the prompts anew"
+        return ""
+
+    def _read_prompts(self) -> list[dict[str, Any]] | None:
         try:
             # They follow from the key, as the spec does.
             return list(atomic.read_sealed(self._folder.path / PROMPTS, once=True))
-        except (FileNotFoundError, DamagedError):
+        except FileNotFoundError:
             return None
 
     def records(self) -> dict[str, dict[str, Any] | None]:
@@ -316,15 +328,33 @@ class PoolInfo:
         return next((name for name in (IMAGES, THUMBNAILS) if name in self.filled), "")
 
 
-def describe_pools(store: Store) -> list[PoolInfo]:
-    """All pools of a store, for listings: marks are counted, values are not read. Damaged ones are logged."""
-    found = []
+@dataclass(frozen=True)
+class PoolSurvey:
+    """All pools of a store.
+
+    Attributes:
+        pools: those that can be read, by key.
+        unreadable: why others cannot be, by key.
+    """
+
+    pools: tuple[PoolInfo, ...]
+    unreadable: Mapping[str, str]
+
+
+def survey_pools(store: Store) -> PoolSurvey:
+    """All pools of a store, for listings: marks are counted, values are not read."""
+    pools, unreadable = [], {}
     for path in places.matching(store.folder("pools"), "[0-9a-f]*"):
         try:
-            found.append(_describe(BlockFolder.load(store, "pools", path.name)))
+            pools.append(_describe(BlockFolder.load(store, "pools", path.name)))
         except (DamagedError, MissingObjectError) as error:
-            logger.warning("%s", error)
-    return found
+            unreadable[path.name] = str(error)
+    return PoolSurvey(tuple(pools), unreadable)
+
+
+def describe_pools(store: Store) -> list[PoolInfo]:
+    """The pools of a store that can be read; see ``survey_pools``."""
+    return list(survey_pools(store).pools)
 
 
 def _describe(folder: BlockFolder) -> PoolInfo:

@@ -73,9 +73,8 @@ class Store:
         root = places.place_of(root)
         marker = root / "store.json"
         if create and not marker.exists():
-            if root.is_dir() and any(not entry.name.startswith(".") for entry in root.iterdir()):
-                if not marker.exists():
-                    raise StoreError(f"{root} is not empty and not a store: name an empty or new folder")
+            if _holds_something(root):
+                _require_marker(root)
             else:
                 _make_folder(root)
                 atomic.write_sealed(marker, {"format": FIRST_FORMAT})
@@ -85,6 +84,24 @@ class Store:
             root.bucket.require_conditions(marker.name)
         store.sweep()
         return store
+
+    @classmethod
+    def find(cls, root: str | Place) -> Self | None:
+        """The store at ``root`` to read; None where none is yet and one could be made. Makes and sweeps nothing.
+
+        Raises:
+            StoreError: something else is there.
+        """
+        root = places.place_of(root)
+        if (root / "store.json").exists():
+            return cls(root)
+        if isinstance(root, Path):
+            in_the_way = [path for path in (root, *root.absolute().parents) if path.is_symlink() or path.exists()]
+            if in_the_way and not in_the_way[0].is_dir():
+                raise _no_folder(root)
+        if _holds_something(root):
+            _require_marker(root)
+        return None
 
     def require_format(self, wanted: int) -> None:
         """Raise the store's format to at least ``wanted``, before something is written that older versions misread.
@@ -189,14 +206,28 @@ class Store:
             atomic.sweep(folder, recursive=True)
 
 
+def _holds_something(root: Place) -> bool:
+    return root.is_dir() and any(not entry.name.startswith(".") for entry in root.iterdir())
+
+
+def _require_marker(root: Place) -> None:
+    # Asked again: another process may have made the store meanwhile.
+    if not (root / "store.json").exists():
+        raise StoreError(f"{root} is not empty and not a store: name an empty or new folder")
+
+
 def _make_folder(root: Place) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise StoreError(
-            f"{root} cannot be a store: it, or what it is to lie in, is a file or a link to nothing. Remove that, or "
-            "name a folder"
-        ) from error
+        raise _no_folder(root) from error
+
+
+def _no_folder(root: Place) -> StoreError:
+    return StoreError(
+        f"{root} cannot be a store: it, or what it is to lie in, is a file or a link to nothing. Remove that, or "
+        "name a folder"
+    )
 
 
 def _readable_format(marker: Any, path: Place) -> int:

@@ -4,9 +4,8 @@ Time is estimated from what blocks of like pools took on this hardware: the same
 guidance and numerics, scored by the same rewards. Where nothing like it was ever measured there is no estimate.
 """
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,8 +23,6 @@ from solrl_tasks.store.keys import canonical_json, key
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
 from solrl_tasks.workers.site import work_elsewhere
-
-log = logging.getLogger(__name__)
 
 UNLIKE: Final = frozenset({"algo_version", "policy", "prompts", "exploration_seed", "seed_scheme", "steps", "chunk"})
 """Fields of a pool's spec that two pools may differ in and still cost the same for an image and a step."""
@@ -76,7 +73,7 @@ class StudyPlan:
     """All pools of a study, each once.
 
     Attributes:
-        note: what else to know of the figures, for people; see ``other_devices``.
+        note: what else to know of the figures, for people: see ``other_devices``; and pools that are damaged.
     """
 
     pools: tuple[PlannedPool, ...]
@@ -112,6 +109,10 @@ class StudyPlan:
         """Labels of pools whose time is not known and not in ``seconds``."""
         return tuple(pool.label for pool in self.pools if pool.seconds is None)
 
+    def with_note(self, first: str) -> "StudyPlan":
+        """The same with something else to know first; an empty text changes nothing."""
+        return replace(self, note=f"{first} {self.note}".strip())
+
     def as_json(self) -> dict[str, Any]:
         """Pools and totals as plain values."""
         totals = {name: getattr(self, name) for name in ("blocks", "missing", "forwards", "images", "seconds")}
@@ -133,13 +134,16 @@ def plan_pools(session: Session, jobs: Mapping[str, PoolJob]) -> StudyPlan:
     together: dict[str, list[str]] = {}
     for label, job in jobs.items():
         together.setdefault(key(job.spec(session)), []).append(label)
-    book = CostBook(session.store)
+    book, faults = CostBook(session.store), dict[str, str]()
+    pools = tuple(
+        _plan(session, " = ".join(labels), found, [jobs[label] for label in labels], book, faults)
+        for found, labels in together.items()
+    )
+    engines = [job.sampling.engine.name for job in jobs.values()]
+    others = {key: f"{why}; no estimate rests on it" for key, why in book.unreadable.items()}
+    told = [f"{sentence}." for sentence in (others | faults).values()]
     return StudyPlan(
-        tuple(
-            _plan(session, " = ".join(labels), found, [jobs[label] for label in labels], book)
-            for found, labels in together.items()
-        ),
-        other_devices(session.recipe.workers, session.device, [job.sampling.engine.name for job in jobs.values()]),
+        pools, " ".join(filter(None, [other_devices(session.recipe.workers, session.device, engines), *told]))
     )
 
 
@@ -259,9 +263,11 @@ def show_seconds(seconds: float) -> str:
     return f"{seconds / MINUTE:.1f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"
 
 
-def _plan(session: Session, label: str, found: str, jobs: Sequence[PoolJob], book: CostBook) -> PlannedPool:
+def _plan(
+    session: Session, label: str, found: str, jobs: Sequence[PoolJob], book: CostBook, faults: dict[str, str]
+) -> PlannedPool:
     first = jobs[0]
-    blocks = _missing(session, found, jobs)
+    blocks = _missing(session, found, jobs, faults)
     sampled = sum(block.needs_sampling for block in blocks)
     images = sampled * first.chunk
     timing = estimate_seconds(session, first, book) if sampled else None
@@ -286,8 +292,8 @@ def _plan(session: Session, label: str, found: str, jobs: Sequence[PoolJob], boo
     )
 
 
-def _missing(session: Session, found: str, jobs: Sequence[PoolJob]) -> list[Block]:
-    pool = _readable(session.store, found)
+def _missing(session: Session, found: str, jobs: Sequence[PoolJob], faults: dict[str, str]) -> list[Block]:
+    pool = _readable(session.store, found, faults)
     if pool is None:
         largest = max(jobs, key=PoolJob.count_blocks)
         return [
@@ -303,15 +309,22 @@ def _missing(session: Session, found: str, jobs: Sequence[PoolJob]) -> list[Bloc
     return list(union.values())
 
 
-def _readable(store: Store, found: str) -> Pool | None:
-    """The pool of a key; None where there is none, or one whose spec is damaged: it would be made anew."""
+def _readable(store: Store, found: str, faults: dict[str, str]) -> Pool | None:
+    """The pool of a key; None where there is none, or one whose spec is damaged: it would be made anew.
+
+    Args:
+        faults: gets what is wrong with the pool, by its key.
+    """
     if not (store.folder("pools") / found / "spec.json").exists():
         return None
     try:
-        return Pool.load(store, found)
+        pool = Pool.load(store, found)
     except DamagedError as error:
-        log.warning("%s; it will be set aside, and all its blocks are counted as missing", error)
+        faults[found] = f"{error}; the pool will be set aside, and all its blocks are counted as missing"
         return None
+    if fault := pool.prompts_fault():
+        faults[found] = fault
+    return pool
 
 
 def _likeness(spec: Mapping[str, Any]) -> str:

@@ -35,7 +35,10 @@ def test_an_ablation_by_command_is_planned_paid_for_once_and_shown(
     words = ("study", "ablation", "--vary", "select.keep=6", "--config", micro_config, *FEW)
     planned = json.loads(solrl(*words, "--plan", "--json").out)
     assert (planned["missing"], planned["seconds"]) == (4, None) and not settings.store_root.exists()
-    assert "never measured on this device" in solrl(*words, "--plan").out
+    said = solrl(*words, "--plan").out
+    assert "never measured on this device" in said
+    assert f"There is no store in {settings.store_root} yet, so that all of it is to be computed." in said
+    assert not settings.store_root.exists()
 
     first = json.loads(solrl(*words, "--json").out)
     assert {run["state"] for run in first["runs"]} == {"done"}
@@ -89,6 +92,22 @@ def test_controls_by_command_time_arms_alone_and_name_what_failed(
     assert again.code == 0, again.err
     assert "controls-bf16-8full" in again.out and ": there" in again.out
     assert "the device is gone" not in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words", [("controls", *FEW), ("rank-fidelity", "--prompts", "1"), ("theory", "--prompts", "1")]
+)
+def test_a_plan_in_a_folder_that_is_no_store_is_refused_whatever_study_it_is_of(
+    solrl: Solrl, settings: Settings, micro_config: Path, words: tuple[str, ...]
+):
+    settings.store_root.mkdir(parents=True)
+    (settings.store_root / "thesis.txt").write_text("mine")
+    said = solrl("study", *words, "--config", micro_config, "--plan")
+    assert said.code == 1 and f"{settings.store_root} is not empty and not a store" in said.err
+    (settings.store_root / "thesis.txt").unlink()
+    said = solrl("study", *words, "--config", micro_config, "--plan")
+    assert said.code == 0, said.err
+    assert f"There is no store in {settings.store_root} yet" in said.out
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,30 @@ def test_pools_say_what_they_are_to_whom(solrl: Solrl, finished: Finished, tmp_p
     assert refused.code == 1 and "--json stands after the command" in refused.err
 
 
+def test_a_pool_that_cannot_be_read_is_named_wherever_pools_are_listed(
+    solrl: Solrl, finished: Finished, tmp_path: Path
+):
+    home = Path(shutil.copytree(finished.home, tmp_path / "home"))
+    (first, second, *_) = sorted((home / "store" / "pools").iterdir())
+    before = json.loads(solrl("pools", "--json", "--home", home).out)
+    (first / "spec.json").write_text("{")
+    (second / "prompts.json").write_text("{")
+    listed = solrl("pools", "--home", home).out
+    assert f"{first.name[:12]} cannot be read: " in listed and "spec.json is damaged" in listed
+    assert f"{len(before) - 1} pools" in listed
+    found = {pool["key"]: pool for pool in json.loads(solrl("pools", "--json", "--home", home).out)}
+    assert found.keys() == {pool["key"] for pool in before}
+    lost = found[first.name]
+    assert (
+        "is damaged" in lost["damage"] and lost["spec"] is None and lost["used_by"] and lost.keys() == before[0].keys()
+    )
+    shown = solrl("pools", "show", first.name, "--home", home)
+    assert shown.code == 1 and "spec.json is damaged" in shown.err
+    shown = json.loads(solrl("pools", "show", second.name, "--json", "--home", home).out)
+    assert "prompts.json is damaged" in shown["damage"]
+    assert f"{first.name[:12]} cannot be read" in solrl("doctor", "--home", home).out
+
+
 def test_garbage_is_listed_and_removed_only_on_demand(solrl: Solrl, finished: Finished, tmp_path: Path):
     store = Store.open(tmp_path / "store")
     lost = store.folder("pools") / ("a" * 24)

@@ -58,12 +58,13 @@ def test_a_block_whose_second_reward_was_scored_elsewhere_does_not_count(store):
     assert costs(store, (A, B)) == []
 
 
-def test_a_damaged_pool_is_passed_over_with_a_warning(store, caplog):
+def test_a_damaged_pool_counts_in_no_cost_and_is_named(store):
     pool = fill(store, [A], steps=2)
     fill(store, [A])
     (store.folder("pools") / pool.key / "spec.json").write_text("torn", encoding="utf-8")
     assert [steps for steps, *_ in costs(store)] == [6]
-    assert "damaged" in caplog.text
+    book = CostBook(store)
+    assert book.unreadable.keys() == {pool.key} and "spec.json is damaged" in book.unreadable[pool.key]
 
 
 def test_blocks_one_by_one(store):

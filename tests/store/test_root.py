@@ -17,6 +17,16 @@ def test_a_store_is_made_once_and_found_again(tmp_path):
     assert (made.root / "store.json").exists()
 
 
+def test_looking_for_a_store_makes_none(tmp_path):
+    place = tmp_path / "deep" / "store"
+    assert Store.find(place) is None and not place.parent.exists()
+    place.mkdir(parents=True)
+    assert Store.find(place) is None and not list(place.iterdir())
+    made = Store.open(place)
+    found = Store.find(place)
+    assert found is not None and found.root == made.root
+
+
 def test_a_relative_root_survives_a_change_of_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = Store.open(Path("store"))
@@ -29,10 +39,12 @@ def test_other_folders_are_not_taken_for_stores(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "nowhere").symlink_to(tmp_path / "absent" / "disk")
     for taken in ("file", "file/store", "nowhere"):
-        with pytest.raises(StoreError, match=f"{taken} cannot be a store: .* name a folder"):
-            Store.open(tmp_path / taken)
-    with pytest.raises(StoreError, match="not empty and not a store"):
-        Store.open(tmp_path)
+        for ask in (Store.open, Store.find):
+            with pytest.raises(StoreError, match=f"{taken} cannot be a store: .* name a folder"):
+                ask(tmp_path / taken)
+    for ask in (Store.open, Store.find):
+        with pytest.raises(StoreError, match="not empty and not a store"):
+            ask(tmp_path)
     with pytest.raises(StoreError, match=r"it has no store\.json"):
         Store(tmp_path)
     with pytest.raises(StoreError, match=r"it has no store\.json"):

@@ -1,5 +1,7 @@
 """Plans: what they promise is what is then computed, they touch nothing, and they never guess a time."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -23,6 +25,8 @@ from solrl_tasks.studies.plan import (
 )
 from solrl_tasks.studies.rank_fidelity import make_study, settle_settings
 from tests.studies.jobs import proxy
+
+SILENT = {name: lambda *_: None for name in ("stage_started", "progress", "stage_finished")}
 
 
 def cost(steps, images, seconds):
@@ -114,14 +118,37 @@ def test_what_is_damaged_is_missing(opened):
         assert explore(session, job).details["blocks_computed"] == 1
 
 
-def test_a_pool_whose_spec_is_damaged_is_missing_as_a_whole_and_the_plan_says_so(opened, caplog):
+def test_a_pool_whose_spec_is_damaged_is_missing_as_a_whole_and_the_plan_says_so(opened):
     with opened("study") as session:
         job = proxy(session)
         (job.open(session)._folder.path / "spec.json").write_text("{")
         plan = plan_pools(session, {"a": job})
         assert plan.missing == plan.blocks == 4
-        assert "spec.json is damaged" in caplog.text and "counted as missing" in caplog.text
+        assert "spec.json is damaged" in plan.note and "counted as missing" in plan.note
+        assert plan_summary(plan).endswith(plan.note)
         assert explore(session, job).details["blocks_computed"] == 4
+        other = plan_pools(session, {"b": proxy(session, 3)})
+        assert other.note == "", "it was set aside and filled anew"
+        (job.open(session)._folder.path / "spec.json").write_text("{")
+        other = plan_pools(session, {"b": proxy(session, 3)})
+        assert "spec.json is damaged" in other.note and "no estimate rests on it" in other.note
+
+
+def test_damaged_prompts_of_a_pool_are_named_by_a_plan_and_mended_by_a_study(opened, monkeypatch):
+    with opened("study") as session:
+        told = []
+        monkeypatch.setattr(session, "reporter", SimpleNamespace(**SILENT, note=told.append))
+        job = proxy(session)
+        explore(session, job)
+        path = job.open(session)._folder.path / "prompts.json"
+        path.write_bytes(path.read_bytes().replace(b"text", b"tent"))
+        plan = plan_pools(session, {"a": job})
+        assert plan.missing == 0 and str(path) in plan.note and "is damaged" in plan.note and "anew" in plan.note
+        assert not told
+        assert explore(session, job).state == "Reused"
+        (note,) = told
+        assert str(path) in note and "is damaged" in note
+        assert plan_pools(session, {"a": job}).note == ""
 
 
 def test_no_time_is_guessed_before_anything_like_it_was_measured(opened):
