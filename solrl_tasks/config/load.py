@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
 
 from solrl_tasks.config.recipe import Recipe
+
+_WHERE: Final = "all of which stand in docs/configuration.md; configs/embedded.yaml is one to begin with"
 
 
 class RecipeError(ValueError):
@@ -33,7 +35,8 @@ def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recip
         overrides: dotted field names to values, such as ``{"explore.steps": 4}``; None values are left out.
 
     Raises:
-        RecipeError: the file is absent, is not YAML, or holds an unknown or invalid field.
+        RecipeError: the file is absent, a folder, not to be read, empty, no text in UTF-8 or no YAML, or holds an
+            unknown or invalid field.
     """
     return parse_recipe(_read(path), overrides or {}, str(path))
 
@@ -79,21 +82,41 @@ def describe(error: ValidationError) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        siblings = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        there = f"; {path.parent.resolve()} holds {', '.join(siblings)}" if siblings else ""
-        raise RecipeError(f"config file {path} does not exist: give a path from the current folder{there}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"config file {path} cannot be read: {error}") from error
+    text = _text(path)
     try:
         tree = yaml.load(text, _UniqueKeys)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise RecipeError(f"config file {path} is not valid YAML: {error}") from error
+    if tree is None:
+        raise RecipeError(f"config file {path} is empty: a recipe is a mapping of fields, {_WHERE}")
     if not isinstance(tree, dict):
         raise RecipeError(f"config file {path} must hold a mapping of fields, found {type(tree).__name__}")
     return tree
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        there = _recipes_in(path.parent)
+        raise RecipeError(f"config file {path} does not exist: give a path from the current folder{there}") from error
+    except IsADirectoryError as error:
+        raise RecipeError(f"config file {path} is a folder: name a file in it{_recipes_in(path)}") from error
+    except PermissionError as error:
+        raise RecipeError(f"config file {path} may not be read by this user: give it leave (chmod u+r)") from error
+    except OSError as error:
+        raise RecipeError(f"config file {path} cannot be read: {error.strerror or error}") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        found = f"byte {error.start} (line {line}) is 0x{data[error.start]:02x}"
+        raise RecipeError(f"config file {path} is not text in UTF-8: {found}. Save it as UTF-8") from error
+
+
+def _recipes_in(folder: Path) -> str:
+    siblings = sorted(p.name for p in folder.glob("*.yaml")) if folder.is_dir() else []
+    return f"; {folder.resolve()} holds {', '.join(siblings)}" if siblings else ""
 
 
 def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:

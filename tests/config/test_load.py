@@ -54,6 +54,33 @@ def test_a_missing_file_lists_its_siblings(tmp_path):
         load_recipe(tmp_path / "absent.yaml")
 
 
+def test_a_file_that_cannot_be_read_is_told_without_a_number_of_the_system(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("seed: 1")
+    (tmp_path / "latin.yaml").write_bytes("name: gr\u00fcn\n".encode("latin-1"))
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfseed: 7")
+    for name, words in {
+        "": r"is a folder: name a file in it; .* holds bom.yaml, latin.yaml, mine.yaml",
+        "mine.yaml/inner.yaml": r"inner.yaml does not exist",
+        "latin.yaml": r"latin.yaml is not text in UTF-8: byte 8 \(line 1\) is 0xfc. Save it as UTF-8",
+    }.items():
+        with pytest.raises(RecipeError, match=words) as caught:
+            load_recipe(tmp_path / name)
+        assert "Errno" not in str(caught.value) and "codec" not in str(caught.value)
+    assert load_recipe(tmp_path / "bom.yaml").seed == 7
+    for text in ("", "  \n", "# only words\n"):
+        (tmp_path / "mine.yaml").write_text(text)
+        with pytest.raises(RecipeError, match=r"mine.yaml is empty: a recipe is a mapping .*docs/configuration.md"):
+            load_recipe(tmp_path / "mine.yaml")
+
+    def refused(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(RecipeError, match=r"mine.yaml may not be read by this user: .*chmod") as caught:
+        load_recipe(tmp_path / "mine.yaml")
+    assert "Errno" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "text",
     ["a: [", "- 1\n- 2", "seed: 1\nseed", "seed: 1\nseed: 2", "explore: &a {steps: *a}", "seed: " + "9" * 5000],
