@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from solrl_tasks.store import atomic
 from solrl_tasks.store.array_names import FEATURES, IMAGES, LATENTS, PATHS, REWARDS, THUMBNAILS, item_fits, item_form
-from solrl_tasks.store.arrays import BlockArray, is_published
+from solrl_tasks.store.arrays import PACKED, BlockArray, is_published
 from solrl_tasks.store.blocks import Block
 from solrl_tasks.store.bucket_objects import Listing
 from solrl_tasks.store.environments import Environments
-from solrl_tasks.store.errors import DamagedError, IncompleteError, NotLockedError
+from solrl_tasks.store.errors import DamagedError, IncompleteError, MissingObjectError, NotLockedError
 from solrl_tasks.store.keys import key as key_of
 from solrl_tasks.store.ledger import DIGEST, MICROSECONDS, WRITTEN
 from solrl_tasks.store.object_path import ObjectPath, Place
@@ -81,9 +81,12 @@ class BlockFolder:
         self._open_arrays: dict[str, BlockArray] = {}
         self._names: list[str] | None = None
         self._listing: Listing | None = None
-        self._environments = Environments(self.label, self.path / "records", self.array, lambda: self._lock.held)
+        self._environments = Environments(self.label, self.path / "records", self.entries, lambda: self._lock.held)
         if mend:
-            SpecFile(store, kind, self.path, spec, shape).publish_or_check(self._lock)
+            self._publish_or_check()
+
+    def _publish_or_check(self) -> None:
+        SpecFile(self.store, self.kind, self.path, self.spec, self.shape).publish_or_check(self._lock)
 
     @classmethod
     def load(cls, store: Store, kind: Kind, key: str) -> Self:
@@ -113,7 +116,11 @@ class BlockFolder:
 
     @contextmanager
     def hold(self, purpose: str, wait: bool) -> Iterator[None]:
-        """As ``lock``, for one who has the store alone."""
+        """As ``lock``, for one who has the store alone.
+
+        Raises:
+            MissingObjectError: it was removed since it was opened, and only what is there was to be opened.
+        """
         self._lock.purpose = f"{purpose or 'filling'} ({self.label})"
         with self._lock.hold(wait=wait):
             self._forget()
@@ -121,12 +128,29 @@ class BlockFolder:
             if isinstance(self.path, ObjectPath):
                 # Exact for as long as the lock is held, and what it names then stays.
                 self._listing = self.path.bucket.listing(self.path.key)
+            self._be_there()
             try:
                 yield
             finally:
                 if isinstance(self.path, ObjectPath) and self._listing is not None:
                     self.path.bucket.known.keep(self._listing)
                 self._forget()
+
+    def _be_there(self) -> None:
+        """Under the lock: whoever has the store alone may have removed it after it was opened and before that."""
+        spec = self.path / SPEC
+        there = spec.key in self._listing if isinstance(spec, ObjectPath) and self._listing else spec.exists()
+        if there:
+            return
+        if not self._mend:
+            raise self._removed()
+        self._publish_or_check()
+
+    def _removed(self) -> MissingObjectError:
+        return MissingObjectError(
+            f"{self.label} was removed from the store {self.store.root} while it was in use here, by the garbage "
+            "collection or by hand: run again what makes it"
+        )
 
     def ensure_columns(self, columns: int) -> None:
         """Grow every array to hold ``columns`` in whole chunks. Needs the lock."""
@@ -157,6 +181,8 @@ class BlockFolder:
             found = [name for name in _PLAIN if is_published(self.path / DATA / name)]
             for group in (REWARDS, FEATURES):
                 found += sorted(f"{group}/{name}" for name in self._published_in(self.path / DATA / group))
+            if not found and not (self.path / SPEC).exists():
+                raise self._removed()
         if self._lock.held:
             self._names = found
         return list(found)
@@ -190,15 +216,19 @@ class BlockFolder:
             self._open_arrays[name] = array
         return array
 
-    def _ask(
+    def ask(
         self, name: str, read: Callable[[BlockArray], Answer], whole: Callable[[Answer], bool], little: bool = False
     ) -> Answer | None:
         """What ``read`` finds in an array, None if there is none.
 
         In a bucket what is remembered is asked first: where it is all that was asked for (``whole``), it still is.
+        Where something lacks, the array may have been packed meanwhile, and is asked again.
 
         Args:
             little: a block is read, which is not worth a listing of them all.
+
+        Raises:
+            MissingObjectError: the folder was removed meanwhile.
         """
         for listing in self._remembered(name):
             with suppress(DamagedError):
@@ -207,7 +237,28 @@ class BlockFolder:
                 if answer is not None and whole(answer):
                     return answer
         array = self.array(name) if little and not self._remembers() else self._listed(name)
-        return None if array is None else read(array)
+        answer = None if array is None else read(array)
+        if answer is not None and whole(answer):
+            return answer
+        packed = self._packed_meanwhile(name, array)
+        return answer if packed is None else read(packed)
+
+    def _packed_meanwhile(self, name: str, array: BlockArray | None) -> BlockArray | None:
+        """The array as it is now, if it was packed while it was read as it had been: what was not found is there.
+
+        Raises:
+            MissingObjectError: the folder was removed.
+        """
+        if self._lock.held or self._remembers():
+            return None
+        if not (self.path / SPEC).exists():
+            raise self._removed()
+        if array is None or array.packed or not is_published(array.path / PACKED):
+            return None
+        with suppress(DamagedError):
+            again = self._open(name, None)
+            return again if again is not None and again.packed else None
+        return None
 
     def _remembered(self, name: str) -> Iterator[Listing]:
         if self._lock.held or not isinstance(self.path, ObjectPath):
@@ -240,8 +291,16 @@ class BlockFolder:
         def read(array: BlockArray) -> NDArray[np.bool_]:
             return array.verified(blocks) if verify else array.entries(blocks)[:, :, DIGEST] != 0
 
-        found = self._ask(name, read, lambda done: bool(done.all()))
+        found = self.ask(name, read, lambda done: bool(done.all()))
         return np.zeros((self.rows, blocks), dtype=np.bool_) if found is None else found
+
+    def entries(self, name: str, blocks: int | None = None) -> NDArray[np.uint64] | None:
+        """Ledger entries of an array, [rows, blocks, 4], of its first ``blocks`` or of all; None if there is none."""
+
+        def read(array: BlockArray) -> NDArray[np.uint64]:
+            return array.entries(array.columns // array.chunk if blocks is None else blocks)
+
+        return self.ask(name, read, _is_full)
 
     def has_block(self, name: str, row: int, index: int, verify: bool) -> bool:
         """Whether one block of an array is done."""
@@ -249,7 +308,7 @@ class BlockFolder:
         def read(array: BlockArray) -> bool:
             return array.read(row, index) is not None if verify else bool(array.entry(row, index)[DIGEST])
 
-        return bool(self._ask(name, read, bool, little=True))
+        return bool(self.ask(name, read, bool, little=True))
 
     def values(self, name: str, columns: int, rows: NDArray[np.bool_] | None = None) -> NDArray[Any]:
         """Verified values [rows, columns, *item].
@@ -262,7 +321,7 @@ class BlockFolder:
         """
         blocks = self.blocks(columns)
         needed = np.ones(self.rows, dtype=np.bool_) if rows is None else rows
-        answer = self._ask(name, lambda array: array.read_rows(blocks), lambda read: bool(read[1][needed].all()))
+        answer = self.ask(name, lambda array: array.read_rows(blocks), lambda read: bool(read[1][needed].all()))
         if answer is None:
             self._refuse_incomplete(name, np.zeros((self.rows, blocks), dtype=np.bool_) | ~needed[:, None])
             return np.full((self.rows, columns), np.nan, dtype=np.float32)
@@ -282,7 +341,7 @@ class BlockFolder:
             blocks = ((index, array.read(row, index)) for index in wanted)
             return {index: values for index, values in blocks if values is not None}
 
-        parts = self._ask(name, read, lambda found: len(found) == len(wanted), little=True) or {}
+        parts = self.ask(name, read, lambda found: len(found) == len(wanted), little=True) or {}
         for index in wanted:
             if index not in parts:
                 raise IncompleteError(f"{self.label}: {name} of {self._named(row, index)} is not kept")
@@ -337,7 +396,7 @@ class BlockFolder:
     def seconds(self, names: Sequence[str], columns: int) -> float:
         """Device seconds of the computations that made these arrays; what one of them made counts once."""
         blocks = self.blocks(columns)
-        found = (self._ask(name, lambda array: array.entries(blocks), _is_full) for name in names)
+        found = (self.entries(name, blocks) for name in names)
         tables = [table for table in found if table is not None]
         if not tables:
             return 0.0

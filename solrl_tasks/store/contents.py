@@ -89,16 +89,16 @@ class Contents:
 
         What is not done, or damaged, holds NaN, in pictures 0.
         """
-        array = self._folder.array(name)
-        if array is None:
+        blocks = self._folder.blocks(self.columns)
+        read = self._folder.ask(name, lambda array: array.read_rows(blocks), lambda answer: bool(answer[1].all()))
+        if read is None:
             raise MissingObjectError(f"{self._folder.label} has no {name}; it has {', '.join(self.arrays)}")
-        found, done = array.read_rows(self._folder.blocks(self.columns))
+        found, done = read
         return found[:, : self.columns], self._spread(done)
 
     def block(self, name: str, row: int, index: int) -> NDArray[Any] | None:
         """Verified values of one block, [chunk, *item]; None where it is not done, or damaged."""
-        array = self._folder.array(name)
-        return None if array is None else array.read(row, index)
+        return self._folder.ask(name, lambda array: array.read(row, index), lambda read: read is not None, little=True)
 
     def form(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape of an item of an array, and its type. Raises as ``values``."""
@@ -120,7 +120,8 @@ class Contents:
         names = [name for name in self.arrays if name.startswith(f"{REWARDS}/") or name == LATENTS]
         blocks = self._folder.blocks(self.columns)
         seconds = np.zeros((self.rows, blocks))
-        tables = [array.entries(blocks) for array in map(self._folder.array, names) if array is not None]
+        found = (self._folder.entries(name, blocks) for name in names)
+        tables = [table for table in found if table is not None]
         for row, index in np.ndindex(seconds.shape):
             costs = {int(table[row, index, WRITTEN]): int(table[row, index, MICROSECONDS]) for table in tables}
             seconds[row, index] = sum(costs.values()) * 1e-6

@@ -1,6 +1,7 @@
 """What the blocks of pools cost, as they recorded it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,7 +47,11 @@ class CostBook:
             rewards: names ``name@version`` that must all have been scored in a block, and whose scoring counts.
             made_here: tells from an environment record whether a block counts.
         """
-        found = [_cost(folder, rewards, made_here) for folder in self._folders if fits(folder.spec)]
+        found = []
+        for folder in [folder for folder in self._folders if fits(folder.spec)]:
+            # One that was removed since it was listed prices nothing.
+            with suppress(MissingObjectError):
+                found.append(_cost(folder, rewards, made_here))
         return [cost for cost in found if cost.images]
 
     @property
@@ -87,9 +92,9 @@ def _cost(folder: BlockFolder, rewards: Sequence[str], made_here: Check) -> Pool
 
 def _blocks(folder: BlockFolder, rewards: Sequence[str]) -> Iterator[tuple[float, set[int]]]:
     """Seconds of each block that has all of these rewards, and the records that it was made under."""
-    arrays = [folder.array(reward_array(name)) for name in rewards]
     blocks = folder.blocks(folder.columns)
-    entries = [array.entries(blocks) for array in arrays if array is not None]
+    found = [folder.entries(reward_array(name), blocks) for name in rewards]
+    entries = [table for table in found if table is not None]
     if len(entries) < len(rewards) or not entries:
         return
     stacked = np.stack(entries, axis=2)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solrl_tasks.store.arrays import BlockArray
 from solrl_tasks.store.errors import RecordMismatchError
 from solrl_tasks.store.ledger import DIGEST, RECORD
 from solrl_tasks.store.object_path import Place
@@ -18,16 +18,16 @@ class Environments:
     Args:
         label: how messages call the folder.
         shelf: where the records lie.
-        array: the array of a name, or None.
+        entries: the ledger entries of the array of a name, or None.
         alone: whether nobody else can write now, so that what was seen stays true.
     """
 
     def __init__(
-        self, label: str, shelf: Place, array: Callable[[str], BlockArray | None], alone: Callable[[], bool]
+        self, label: str, shelf: Place, entries: Callable[[str], NDArray[np.uint64] | None], alone: Callable[[], bool]
     ) -> None:
         self._label = label
         self._shelf = RecordShelf(shelf)
-        self._array = array
+        self._entries = entries
         self._alone = alone
         self._seen: dict[str, set[int]] = {}
 
@@ -72,10 +72,9 @@ class Environments:
     def _numbers(self, name: str) -> set[int]:
         if name in self._seen:
             return self._seen[name]
-        array = self._array(name)
-        if array is None:
+        entries = self._entries(name)
+        if entries is None:
             return set()
-        entries = array.entries(array.columns // array.chunk)
         found = {int(number) for number in np.unique(entries[:, :, RECORD][entries[:, :, DIGEST] != 0])}
         if self._alone():
             self._seen[name] = found

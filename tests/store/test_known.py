@@ -289,7 +289,7 @@ def test_after_standing_still_nothing_remembered_counts(store: Store, other: Sto
             assert collect(other, plan_gc(other, -5.0)) > 0
             with pytest.raises(MissingObjectError):
                 load_selection(store, ref)
-            with pytest.raises(IncompleteError):
+            with pytest.raises(MissingObjectError, match="was removed"):
                 pool.rewards(REWARD, 8)
         assert find_selection(store, {"pool": pool.key}) is None
         # It is used again under a lease of its own, and made again.
