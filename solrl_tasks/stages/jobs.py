@@ -134,9 +134,9 @@ class PoolJob(SamplingJob):
         Prompts that are noted beside it and damaged are noted anew, which is told.
         """
         pool = Pool.open(session.store, self.spec(session), self.prompts.keys, self.chunk, self.reuse)
-        if fault := pool.prompts_fault():
+        fault = pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
+        if fault:
             session.reporter.note(f"{fault}: done now")
-        pool.note_prompts([{"text": p.text, "metadata": dict(p.metadata)} for p in self.prompts.prompts])
         return pool
 
     def missing(self, session: Session) -> list[Block]:

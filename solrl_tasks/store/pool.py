@@ -227,36 +227,36 @@ class Pool:
         names = [reward_array(name) for name in rewards] + [feature_array(name) for name in features]
         return self._folder.seconds([*names, *[IMAGES] * images, *[THUMBNAILS] * thumbnails], candidates)
 
-    def note_prompts(self, prompts: Sequence[dict[str, Any]]) -> None:
+    def note_prompts(self, prompts: Sequence[dict[str, Any]]) -> str:
         """Keep the prompts beside their rewards, row by row: a reward that is added later needs them.
 
         Args:
             prompts: ``text`` and ``metadata`` of each row, JSON.
+
+        Returns:
+            As ``prompts_fault``, of what was there before.
         """
-        if self.noted_prompts() != list(prompts):
+        noted, fault = self._look_at_prompts()
+        if noted != list(prompts):
             atomic.write_sealed(self._folder.path / PROMPTS, list(prompts), once=True)
+        return fault
 
     def noted_prompts(self) -> list[dict[str, Any]] | None:
         """What ``note_prompts`` kept; None where nothing was, or the file is damaged; see ``prompts_fault``."""
-        try:
-            return self._read_prompts()
-        except DamagedError:
-            return None
+        return self._look_at_prompts()[0]
 
     def prompts_fault(self) -> str:
         """What is wrong with the file of the noted prompts, for people; empty where nothing is, or there is none."""
-        try:
-            self._read_prompts()
-        except DamagedError as error:
-            return f"{error}. No reward is lost; whoever fills the pool again notes the prompts anew"
-        return ""
+        return self._look_at_prompts()[1]
 
-    def _read_prompts(self) -> list[dict[str, Any]] | None:
+    def _look_at_prompts(self) -> tuple[list[dict[str, Any]] | None, str]:
         try:
             # They follow from the key, as the spec does.
-            return list(atomic.read_sealed(self._folder.path / PROMPTS, once=True))
+            return list(atomic.read_sealed(self._folder.path / PROMPTS, once=True)), ""
         except FileNotFoundError:
-            return None
+            return None, ""
+        except DamagedError as error:
+            return None, f"{error}. No reward is lost; whoever fills the pool again notes the prompts anew"
 
     def records(self) -> dict[str, dict[str, Any] | None]:
         """The environments of the pool's blocks by id; more than one says that it is mixed."""
