@@ -158,9 +158,9 @@ def _costs(session: Session, step: int, outcomes: Mapping[str, StageOutcome]) ->
     for name, outcome in outcomes.items():
         metrics[f"seconds/{name}"] = outcome.seconds
         metrics[f"gpu_hours/attributed_{name}"] = outcome.attributed_seconds / SECONDS_PER_HOUR
-    spent = session.run.journal.totals(step)
+    spent, ever = session.run.journal.shares(step)
     metrics |= {f"gpu_hours/spent_{name}": seconds / SECONDS_PER_HOUR for name, seconds in spent.items()}
-    metrics["gpu_hours/spent"] = sum(session.run.journal.totals().values()) / SECONDS_PER_HOUR
+    metrics["gpu_hours/spent"] = sum(ever.values()) / SECONDS_PER_HOUR
     metrics["gpu_hours/attributed"] = _attributed(session, step, outcomes) / SECONDS_PER_HOUR
     for outcome in outcomes.values():
         if outcome.stage == "explore":

@@ -95,6 +95,10 @@ class Journal:
         self._tail = data[: len(data) - len(rest)][-_TAIL_BYTES:]
         return self._summed.of(iteration, self._parsed(rest, self._line))
 
+    def shares(self, iteration: int) -> tuple[dict[str, float], dict[str, float]]:
+        """``totals`` of an iteration, and of all."""
+        return self.totals(iteration), self.totals()
+
     def _bytes(self, start: int) -> bytes:
         try:
             with self.path.open("rb") as file:
@@ -148,6 +152,11 @@ class ObjectJournal(Journal):
     def totals(self, iteration: int | None = None) -> dict[str, float]:
         """See ``Journal.totals``; the bucket keeps what was read before."""
         return _Sums().of(iteration, self.entries())
+
+    def shares(self, iteration: int) -> tuple[dict[str, float], dict[str, float]]:
+        """See ``Journal.shares``; one listing serves both."""
+        entries = self.entries()
+        return _Sums().of(iteration, entries), _Sums().of(None, entries)
 
 
 def open_journal(path: Place) -> Journal:

@@ -32,7 +32,7 @@ def counts(requests: list[Request]) -> Counter[tuple[str, str]]:
 
 def test_a_warm_iteration_sends_few_requests_besides_its_blocks(steps):
     rest = Counter(request.verb for request in steps[2] if not request.of_block)
-    assert rest == {"put": 68, "get": 31, "list": 9, "head": 3}
+    assert rest == {"put": 68, "get": 31, "list": 8, "head": 3}
 
 
 def test_a_block_costs_its_values_and_marks_and_an_entry_of_the_journal(steps):

@@ -175,6 +175,7 @@ def test_the_journal_adds_up_by_stage(tmp_path):
     journal.append({"stage": "update", "iteration": 1, "seconds": 0.25, "note": "ü\n"})
     assert journal.totals() == {"explore": 3.5, "update": 0.25}
     assert journal.totals(iteration=1) == {"explore": 2.0, "update": 0.25}
+    assert journal.shares(1) == (journal.totals(1), journal.totals())
     assert journal.entries()[2]["note"] == "ü\n"
 
 
