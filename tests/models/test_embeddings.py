@@ -114,29 +114,6 @@ def test_a_text_is_another_thing_as_a_negative_prompt(tmp_path):
     assert not torch.equal(found.tensors["embeds"], found.tensors["negative_embeds"])
 
 
-@EACH
-@pytest.mark.parametrize("mode", ["keep", "offload", "release"])
-def test_text_encoders_wait_where_the_recipe_says(name, mode, monkeypatch):
-    family = load(tiny_spec(name, text_encoders=mode))
-    first, held, moves = family.encode(TEXTS), family._text.networks(), []
-
-    def note(module, *args):
-        moves.append((module, args))
-        return module
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.Module, "to", note)
-        family.release_text()
-        family.release_text()
-        assert family._text.networks() == (() if mode == "release" else held)
-        assert moves == ([(encoder, ("cpu",)) for encoder in held] if mode == "offload" else [])
-        moves.clear()
-        if mode != "release":
-            assert equal(family.encode(TEXTS), first)
-            assert moves == ([(encoder, (family.device,)) for encoder in held] if mode == "offload" else [])
-    assert equal(family.encode(TEXTS), first)
-
-
 def test_encoders_leave_even_after_a_failure(monkeypatch):
     family = load(tiny_spec("flux", text_encoders="release"))
     family.encode(["x"])
