@@ -16,9 +16,11 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final, Self
 from uuid import uuid4
 
+from solrl_tasks.store.bucket import Bucket
 from solrl_tasks.store.errors import LeaseLostError, LockedError, StoreError
 from solrl_tasks.store.lock import HOLDER, Lock, describe, sign
 from solrl_tasks.store.object_path import ObjectPath
@@ -146,7 +148,7 @@ class Lease(Lock):
             hurried = self._own.bucket.hurried(max(1.0, content["seconds"] / _BEATS))
             began = _now()
             if self.shared:
-                hurried.put(self._own.key, _bytes(content))
+                self._renew_share(hurried, content)
             else:
                 etag = hurried.replace(self._own.key, _bytes(content), self._etag)
                 if etag is None:
@@ -158,6 +160,18 @@ class Lease(Lock):
             if self._late(self._told, _now()):
                 self._lapsed = True
             self._told = began
+
+    def _renew_share(self, bucket: Bucket, content: dict[str, Any]) -> None:
+        if self._own is None:
+            return
+        bucket.put(self._own.key, _bytes(content))
+        if not self.sure or self._late(self._told, _now()):
+            # Somebody may have taken it for lost and has it alone: then it is not there until that one has ended.
+            gate = ObjectPath(bucket, PurePosixPath(self.path.key))
+            found = _look(gate)
+            if found is not None and not _is_free(found, gate):
+                bucket.delete([self._own.key])
+                logger.warning("%s: %s has the store alone meanwhile", self.purpose, describe(found.content))
 
     def _late(self, told: float, now: float) -> bool:
         return now - told > float(self._content["seconds"])

@@ -145,6 +145,27 @@ def test_a_sharer_that_died_is_swept(path: ObjectPath, monkeypatch: pytest.Monke
         assert list((path.parent / "one.lock.shared").iterdir()) == []
 
 
+def test_a_sharer_that_was_taken_for_lost_is_not_there_while_another_has_it_alone(
+    path: ObjectPath, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    share, alone = Lease(path, "run demo", shared=True).acquire(), Lease(path, "collection", shareable=True)
+    sharers = path.parent / "one.lock.shared"
+    stop_beating(share)
+    with monkeypatch.context() as patch:
+        elsewhere(patch, "another machine")
+        alone.acquire()
+    share.renew()
+    assert "run demo: collection (process" in caplog.text and list(sharers.iterdir()) == []
+    assert not share.sure
+    alone.release()
+    share.renew()
+    assert len(list(sharers.iterdir())) == 1
+    with pytest.raises(LockedError, match="held by run demo"):
+        alone.acquire()
+    share.release()
+    alone.acquire().release()
+
+
 def hold_for_ever(url: str, key: str, ready: "multiprocessing.synchronize.Event") -> None:
     Lease(ObjectPath.of(url) / key, "victim").acquire()
     ready.set()
