@@ -91,6 +91,27 @@ def train_job(arguments: argparse.Namespace, shape: tuple[int, ...], iteration: 
     )
 
 
+def sampled(worker: RayWorker, job: RolloutJob, works: Iterator[Work]) -> tuple[int, ...]:
+    """Do all blocks, and say what each actor had of them: their number and the seconds in which it was busy with them.
+
+    Returns:
+        The shape of latents.
+    """
+    began = time.perf_counter()
+    shape: tuple[int, ...] = ()
+    share: dict[str, list[float]] = {}
+    first = last = 0.0
+    for result in worker.rollout(job, works):
+        assert result.latents is not None
+        last = time.perf_counter() - began
+        first = first or last
+        shape = tuple(result.latents.shape[1:])
+        share.setdefault(result.actor, []).append(result.seconds)
+    told = ", ".join(f"{name} {len(spent)} in {sum(spent):.2f} s" for name, spent in sorted(share.items()))
+    print(f"    blocks: {told}; the first after {first:.2f} s, the last after {last:.2f} s", flush=True)
+    return shape
+
+
 def round_of(
     worker: RayWorker, arguments: argparse.Namespace, policy: PolicyState, number: int
 ) -> tuple[PolicyState, dict[str, float]]:
@@ -106,14 +127,10 @@ def round_of(
     explore = rollout_job(arguments, arguments.engine, arguments.explore_steps, policy, number)
     worker.sync(explore.engine, explore.lora)
     lap("sync")
-    for _ in worker.rollout(explore, blocks(arguments, arguments.candidates)):
-        pass
+    sampled(worker, explore, blocks(arguments, arguments.candidates))
     lap("explore")
-    shape: tuple[int, ...] = ()
     precise = rollout_job(arguments, "bf16", arguments.steps, policy, number)
-    for result in worker.rollout(precise, blocks(arguments, arguments.keep)):
-        assert result.latents is not None
-        shape = tuple(result.latents.shape[1:])
+    shape = sampled(worker, precise, blocks(arguments, arguments.keep))
     lap("regenerate")
     job = train_job(arguments, shape, number + 1)
     at = time.perf_counter()

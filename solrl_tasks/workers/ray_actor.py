@@ -46,12 +46,12 @@ class Trained:
     """An actor's part of an update.
 
     Attributes:
-        state: the next policy, of rank 0.
+        state: this actor's share of the next policy: each gives as much of it, at the same time.
         digest: of the policy that this actor has come to, and holds.
         roles: digests of its adapters, which it holds as well.
     """
 
-    state: PackedState | None
+    state: PackedState
     digest: str
     roles: frozenset[str]
     tally: Tally
@@ -213,7 +213,7 @@ class DeviceActor:
         ranks = self._ranks(seat)
         state, tally, seconds = device.train_part(unpack_job(job), policy, ranks)
         self._policy = state
-        packed = pack_state(state) if ranks.rank == 0 else None
+        packed = pack_state(state, ranks.rank, ranks.world)
         return Trained(packed, state.digest, frozenset(state.role_digests().values()), tally, seconds)
 
     def _held_policy(self, digest: str, parcel: Parcel) -> PolicyState:

@@ -209,8 +209,7 @@ def _joined(actors: list[Actor], parts: list[Trained]) -> tuple[PolicyState, Tra
             "the actors of an update ended with different policies, though each summed the same gradients: "
             "a device or its memory may be faulty. Nothing was stored: start the run again with the same run id"
         )
-    state = parts[0].state
-    assert state is not None
     metrics = Tally.merged([part.tally for part in parts]).metrics()
     seconds = {actor.name: part.seconds for actor, part in zip(actors, parts, strict=True)}
-    return unpack_state(state), TrainResult(metrics, sum(seconds.values()), seconds if len(actors) > 1 else {})
+    result = TrainResult(metrics, sum(seconds.values()), seconds if len(actors) > 1 else {})
+    return unpack_state(*(part.state for part in parts)), result

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from solrl_tasks.models.lora import LoraState
 from solrl_tasks.models.threads import threaded
 from solrl_tasks.workers.jobs import Paths, TrainJob, Work, WorkResult
-from solrl_tasks.workers.state import ROLES, PolicyState
+from solrl_tasks.workers.state import PolicyState
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -28,10 +28,17 @@ class PackedLora:
 
 @dataclass(frozen=True)
 class PackedState:
-    """A ``PolicyState`` as arrays."""
+    """A ``PolicyState`` as arrays, or a share of it.
 
-    roles: dict[str, PackedLora]
-    optimizer: Arrays
+    Attributes:
+        arrays: by the names of ``PolicyState.tensors``.
+        count: of the whole state's arrays.
+    """
+
+    rank: int
+    alpha: float
+    arrays: Arrays
+    count: int
     iteration: int
     optimizer_step: int
 
@@ -68,17 +75,30 @@ def unpack_lora(packed: PackedLora) -> LoraState:
     return LoraState(packed.rank, packed.alpha, _owned(packed.weights))
 
 
-def pack_state(state: PolicyState) -> PackedState:
-    """Its arrays are the tensors' own memory."""
-    roles: dict[str, PackedLora] = {role: pack_lora(state.role(role)) for role in ROLES}
-    return PackedState(roles, _arrays(state.optimizer), state.iteration, state.optimizer_step)
+def pack_state(state: PolicyState, share: int = 0, shares: int = 1) -> PackedState:
+    """Its arrays are the tensors' own memory.
+
+    Args:
+        share, shares: which share of it, of how many of about the same size.
+    """
+    tensors = state.tensors()
+    names = sorted(tensors)[share::shares]
+    arrays = _arrays({name: tensors[name] for name in names})
+    rank, alpha = state.current.rank, state.current.alpha
+    return PackedState(rank, alpha, arrays, len(tensors), state.iteration, state.optimizer_step)
 
 
-def unpack_state(packed: PackedState) -> PolicyState:
-    """A copy."""
-    current, old, ema = (unpack_lora(packed.roles[role]) for role in ROLES)
-    optimizer = _owned(packed.optimizer)
-    return PolicyState(current, old, ema, optimizer, packed.iteration, packed.optimizer_step)
+def unpack_state(*shares: PackedState) -> PolicyState:
+    """A copy, from all shares.
+
+    Raises:
+        ValueError: they are not all of it.
+    """
+    arrays = {name: value for share in shares for name, value in share.arrays.items()}
+    first = shares[0]
+    if len(arrays) != first.count:
+        raise ValueError(f"a policy of {first.count} tensors came with {len(arrays)} of them")
+    return PolicyState.of_tensors(first.rank, first.alpha, _owned(arrays), first.iteration, first.optimizer_step)
 
 
 def pack_job(job: TrainJob) -> PackedJob:

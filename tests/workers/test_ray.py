@@ -22,7 +22,6 @@ from solrl_tasks.workers.jobs import Work
 from solrl_tasks.workers.ray_cluster import ClusterLostError, WorkersError
 from solrl_tasks.workers.ray_rollout import Spread
 from solrl_tasks.workers.ray_worker import hired
-from solrl_tasks.workers.state import ROLES
 from solrl_tasks.workers.training import TrainingError
 from tests.support.contents import run_contents
 from tests.support.micro import micro_recipe, write_prompts
@@ -45,11 +44,6 @@ def one_thread(monkeypatch):
 def end(actor):
     """As the kernel does when memory is short."""
     os.kill(actor.facts["pid"], signal.SIGKILL)
-
-
-def tensors(state):
-    named = {f"{role}/{name}": value for role in ROLES for name, value in state.role(role).weights.items()}
-    return named | {f"optimizer/{name}": value for name, value in state.optimizer.items()}
 
 
 def blocks(rewards, count=8):
@@ -82,7 +76,7 @@ class Checked:
 
     def train(self, worker):
         state, result = worker.train(self.train_job, self.policy)
-        wanted, mine = tensors(self.trained[0]), tensors(state)
+        wanted, mine = self.trained[0].tensors(), state.tensors()
         assert [name for name, value in wanted.items() if not torch.equal(value, mine[name])] == []
         assert result.metrics == self.trained[1].metrics
         return result

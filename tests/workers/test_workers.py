@@ -74,11 +74,15 @@ def test_an_error_of_the_source_waits_for_what_came_before_it():
 
 
 def test_what_is_carried_comes_out_as_it_went_in(moved_policy, train_job):
-    state = unpack_state(pack_state(moved_policy))
+    shares = [pack_state(moved_policy, share, 3) for share in range(3)]
+    assert min(len(share.arrays) for share in shares) > 0
+    state = unpack_state(*shares)
     assert state.current.digest == moved_policy.current.digest and state.ema.digest == moved_policy.ema.digest
     assert state.optimizer.keys() == moved_policy.optimizer.keys()
     assert all(torch.equal(value, state.optimizer[name]) for name, value in moved_policy.optimizer.items())
     assert (state.iteration, state.optimizer_step) == (1, 3)
+    with pytest.raises(ValueError, match="tensors came with"):
+        unpack_state(*shares[:2])
     job = train_job()
     carried = unpack_job(pack_job(job))
     assert torch.equal(carried.x0, job.x0) and carried.texts == job.texts and carried.paths is None
