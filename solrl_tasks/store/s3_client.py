@@ -49,8 +49,16 @@ class S3Client:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme != "s3" or not _BUCKET_NAME.fullmatch(parts.netloc) or parts.query or parts.fragment:
-            raise StoreError(f"{url!r} names no bucket: an object store is called s3://bucket/prefix")
+            raise StoreError(
+                f"{url!r} names no bucket: an object store is called s3://bucket/prefix, without '?', '#' and "
+                "credentials"
+            )
         self.name, self.prefix = parts.netloc, parts.path.strip("/")
+        if self.prefix and not {"", ".", ".."}.isdisjoint(self.prefix.split("/")):
+            raise StoreError(
+                f"{url!r}: the prefix {self.prefix!r} has a part that is empty, '.' or '..', which no folder of a "
+                "bucket can be called: name every part, as in s3://bucket/team/store"
+            )
         self.patience = setting("SOLRL_STORE_TIMEOUT", 60.0, 1.0) if patience is None else patience
         self.requests: Counter[str] = Counter()
         self._made: tuple[int, Any] | None = None

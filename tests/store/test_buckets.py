@@ -306,6 +306,19 @@ def test_other_urls_are_refused(url_given: str):
         places.place_of(url_given)
 
 
+@pytest.mark.parametrize("prefix", ["a//b", "../up", "a/./b", "a/.."])
+def test_prefixes_that_no_folder_of_a_bucket_can_have_are_refused(prefix: str):
+    with pytest.raises(StoreError, match=r"the prefix '.*' has a part that is empty, '\.' or '\.\.'.*name every part"):
+        places.place_of(f"s3://bucket/{prefix}")
+
+
+@pytest.mark.parametrize("prefix", ["a b/\u00fc \u00f1", "a%20b", "a+b", "\u65e5\u672c", "a&b=c", "~t"])
+def test_prefixes_with_other_letters_are_as_good_as_any(url: str, prefix: str):
+    store = Store.open(f"{url}/{prefix}")
+    key = fill(store).key
+    assert [path.name for path in Store(f"{url}/{prefix}").folder("pools").iterdir()] == [key]
+
+
 def test_plain_http_elsewhere_needs_leave(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio.example:9000")
     with pytest.raises(StoreError, match="AWS_ALLOW_HTTP"):
