@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.errors import UserError
 from flows.home import open_store
+from flows.parameters import require_ray
 from flows.settings import Settings, find_config
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def plan_evaluation(store: "Store", asked: Asked, base: Path) -> "tuple[Recipe, 
     try:
         fields = _fields(asked, base)
         recipe = evaluation_recipe(view_run(store, asked.run_id).config, fields, asked.rewards)
+        require_ray(recipe, {"actors": asked.actors, "ray_address": asked.ray_address}, f"evaluation of {asked.run_id}")
         prepare(recipe, base)
     except PromptsError as error:
         hint = "" if asked.config else "; name the run's recipe file as config if its prompts start from there"

@@ -13,7 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 from flows.errors import UserError
 from flows.settings import find_config
 from solrl_tasks.config.extensions import list_extensions
-from solrl_tasks.config.load import load_recipe
+from solrl_tasks.config.load import RecipeError, load_recipe
 from solrl_tasks.config.recipe import Recipe
 
 RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -61,6 +61,8 @@ FIELDS: Final[dict[str, str]] = {
     "ray_address": "workers.address",
 }
 """The field of the recipe that each parameter stands for."""
+OF_RAY: Final = ("actors", "ray_address")
+"""Parameters that mean nothing to other workers."""
 
 
 def read_recipe(config: str, parameters: dict[str, object]) -> tuple[Recipe, Path]:
@@ -71,7 +73,7 @@ def read_recipe(config: str, parameters: dict[str, object]) -> tuple[Recipe, Pat
         parameters: keys of ``FIELDS``; None is left out.
 
     Raises:
-        RecipeError: the file or the result is not usable.
+        RecipeError: the file or the result is not usable, or something of Ray's is asked for of one that uses none.
     """
     path = find_config(config)
     overrides = {FIELDS[name]: value for name, value in parameters.items()}
@@ -80,7 +82,27 @@ def read_recipe(config: str, parameters: dict[str, object]) -> tuple[Recipe, Pat
         # The options in the file belong to the engine in the file.
         overrides[FIELDS["engine"].removesuffix(".name")] = {"name": engine}
         del overrides[FIELDS["engine"]]
-    return load_recipe(path, overrides), path.parent
+    recipe = load_recipe(path, overrides)
+    require_ray(recipe, parameters, config)
+    return recipe, path.parent
+
+
+def require_ray(recipe: Recipe, parameters: dict[str, object], where: str) -> None:
+    """Refuse what only Ray would heed: in a file it may wait for that kind, but who asks for it now means it.
+
+    Args:
+        where: what the error begins with.
+
+    Raises:
+        RecipeError: actors or a cluster are asked for, and the work is done by no Ray.
+    """
+    kind = recipe.workers.kind
+    asked = [f"{name} {parameters[name]}" for name in OF_RAY if parameters.get(name) is not None]
+    if asked and kind != "ray":
+        raise RecipeError(
+            f"{where}: {' and '.join(asked)} would have no effect, as workers is {kind}: ask for workers ray as "
+            "well (--workers ray, or -p workers=ray), or leave it out"
+        )
 
 
 def read_usable(config: str, parameters: dict[str, object]) -> tuple[Recipe, Path]:

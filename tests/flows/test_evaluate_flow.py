@@ -71,6 +71,7 @@ def test_a_lost_tracker_shows_an_evaluation_again(solrl: Solrl, home: Path, tmp_
         (("done", "--prompts", "99"), "evaluate.prompts is 99, but prompts.heldout"),
         (("done", "--heldout", "nowhere.txt"), "nowhere.txt does not exist"),
         (("done", "--against-iteration", "1"), "of which run"),
+        (("done", "--actors", "2"), "evaluation of done: actors 2 would have no effect, as workers is inline"),
     ],
 )
 def test_mistakes_are_told(solrl: Solrl, home: Path, arguments: tuple[str, ...], words: str):

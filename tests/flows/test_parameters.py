@@ -93,7 +93,7 @@ def test_ranges_are_those_of_the_recipe(schema: dict[str, Any], parameter: str, 
     values = rules.get("enum") or [low, min(rules.get("maximum", 1), 2**53)]
     if rules["type"] == "string" and "enum" not in rules:
         values = ["x" * rules["minLength"]]
-    (tmp_path / "r.yaml").write_text("select: {keep: 2}\nexplore: {candidates: 100000}\n")
+    (tmp_path / "r.yaml").write_text("workers: ray\nselect: {keep: 2}\nexplore: {candidates: 100000}\n")
     for value in values:
         recipe, base = read_recipe(str(tmp_path / "r.yaml"), {parameter: value})
         assert base == tmp_path
@@ -120,6 +120,21 @@ def test_another_engine_leaves_the_options_of_the_first_behind(tmp_path: Path):
     other, _ = read_recipe(str(tmp_path / "r.yaml"), {"engine": "bf16"})
     assert kept.explore.engine.options == {"activation_scale": "row"}
     assert (other.explore.engine.name, other.explore.engine.options) == ("bf16", {})
+
+
+@pytest.mark.parametrize("asked", [{"actors": 2}, {"ray_address": "head:6379"}, {"actors": 2, "workers": "inline"}])
+def test_what_only_ray_heeds_is_refused_without_it(tmp_path: Path, asked: dict[str, object]):
+    (tmp_path / "r.yaml").write_text("workers: {actors: 4, address: auto}\n")
+    with pytest.raises(RecipeError, match=r"(actors 2|ray_address head:6379) would have no effect"):
+        read_recipe(str(tmp_path / "r.yaml"), asked)
+    recipe, _ = read_recipe(str(tmp_path / "r.yaml"), {**asked, "workers": "ray"})
+    assert recipe.workers.kind == "ray"
+
+
+def test_actors_that_a_file_names_wait_for_ray(tmp_path: Path):
+    (tmp_path / "r.yaml").write_text("workers: {kind: ray, actors: 4}\n")
+    recipe, _ = read_recipe(str(tmp_path / "r.yaml"), {"workers": "inline"})
+    assert (recipe.workers.kind, recipe.workers.actors) == ("inline", 4)
 
 
 def test_a_missing_config_says_what_there_is(tmp_path: Path):
