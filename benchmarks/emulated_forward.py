@@ -21,6 +21,7 @@ import torch
 from diffusers import FluxTransformer2DModel
 from torch import nn
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.engines.nvfp4_emulated import NVFP4EmulatedEngine
 from solrl_tasks.models.scope import LayerScope
 
@@ -67,7 +68,7 @@ def make_twin(network: nn.Module, scale: str) -> nn.Module:
     engine = NVFP4EmulatedEngine(options, torch.device("cpu"))
     engine.attach(network, SCOPE)
     report = engine.sync(None)
-    print(f"{scale}: {report.synced} layers quantised in {report.seconds:.3f} s")
+    print(f"{scale}: {counted(report.synced, 'layer')} quantised in {report.seconds:.3f} s")
     return engine.module
 
 
@@ -95,7 +96,7 @@ def main() -> None:
     network, inputs = make_network(), make_inputs(arguments.images)
     modules = {"float32": network, "tensor": make_twin(network, "tensor"), "row": make_twin(network, "row")}
     times = measure(modules, inputs, arguments.rounds)
-    print(f"{arguments.images} images, {arguments.rounds} rounds, one thread, target {TARGET}")
+    print(f"{counted(arguments.images, 'image')}, {counted(arguments.rounds, 'round')}, one thread, target {TARGET}")
     for name, seconds in times.items():
         ratio = statistics.median(own / base for own, base in zip(seconds, times["float32"], strict=True))
         print(f"{name:8s} {statistics.median(seconds) * 1e3:8.1f} ms   ratio {ratio:.2f}")

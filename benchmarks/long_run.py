@@ -21,6 +21,7 @@ import yaml
 from solrl_tasks.analysis.plots import Series, reward_curve
 from solrl_tasks.config.load import load_recipe
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.iteration import run_step
 from solrl_tasks.stages.session import open_session
 from solrl_tasks.store.root import Store
@@ -58,7 +59,7 @@ def curve(metrics: dict[str, dict[int, dict[str, float]]], name: str) -> Series:
     steps = sorted(set.intersection(*[{s for s, m in run.items() if name in m} for run in metrics.values()]))
     values = np.array([[run[step][name] for step in steps] for run in metrics.values()])
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(steps))
-    return Series(f"{len(values)} seeds", steps, values.mean(axis=0).tolist(), error.tolist())
+    return Series(f"{counted(len(values), 'seed')}", steps, values.mean(axis=0).tolist(), error.tolist())
 
 
 def main() -> None:
@@ -80,7 +81,7 @@ def main() -> None:
     metrics = collect(arguments.store, run_ids)
     held = curve(metrics, METRIC)
     for step, mean, error in zip(held.x, held.y, held.error or [], strict=True):
-        print(f"step {step:3.0f}  {METRIC} {mean:.4f} ± {error:.4f} (over {len(run_ids)} seeds)")
+        print(f"step {step:3.0f}  {METRIC} {mean:.4f} ± {error:.4f} (over {counted(len(run_ids), 'seed')})")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.with_suffix(".json").write_text(json.dumps({"overrides": overrides, "runs": metrics}))
     arguments.out.with_suffix(".png").write_bytes(reward_curve([held], "scene", f"Held-out reward, {name}"))

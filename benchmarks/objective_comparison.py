@@ -32,6 +32,7 @@ from solrl_tasks.bench.comparison.report import NothingToCompareError, RunRecord
 from solrl_tasks.bench.comparison.tables import rate_rows
 from solrl_tasks.bench.comparison.tuning import ArmRates, choose_rates
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView
 from solrl_tasks.studies.processes import in_processes
@@ -91,7 +92,7 @@ def _measure_gradients(task: Task) -> str:
     device = Device(recipe.model, default_device(), Path(task.store) / "cache" / "embeddings")
     found = measure_gradients(device, recipe.update.lora, texts, seeds, recipe.regenerate.steps)
     write_bytes(Path(task.gradients), found.model_dump_json(indent=1).encode())
-    return f"gradients: done, {found.samples} samples"
+    return f"gradients: done, {counted(found.samples, 'sample')}"
 
 
 def unfinished(arguments: argparse.Namespace, runs: list[PlannedRun], settings: Settings) -> list[Task]:
@@ -140,7 +141,7 @@ def tasks(arguments: argparse.Namespace, settings: Settings) -> list[Task]:
     elif arguments.gradients:
         print(f"gradients: used again from {path}", flush=True)
     done = len(runs) - sum(not task.gradients for task in left)
-    print(f"{done} of {len(runs)} runs are done already", flush=True)
+    print(f"{done} of {counted(len(runs), 'run')} {are(done)} done already", flush=True)
     return left
 
 

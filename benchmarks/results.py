@@ -28,6 +28,7 @@ import yaml
 
 from solrl_tasks.bench.reports.file import ReportError, read_report
 from solrl_tasks.config.load import RecipeError, load_recipe
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.engines.base import Availability
 from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.markdown import render_markdown
@@ -198,7 +199,7 @@ def _finish(arguments: argparse.Namespace, planned: Sequence[ArmRun], parallel: 
     left = max(0.0, deadline - time.time())
     outcomes = execute(arguments.store, planned, parallel, left, Printer())
     there = sum(outcome.state in ("there", "done") for outcome in outcomes)
-    print(f"{there} of {len(planned)} runs are complete", flush=True)
+    print(f"{there} of {counted(len(planned), 'run')} {are(there)} complete", flush=True)
     return all(outcome.state != "failed" for outcome in outcomes)
 
 

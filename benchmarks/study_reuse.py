@@ -16,6 +16,7 @@ from typing import Any
 
 from flows.arm_study import Asked, Settled, read_changes, read_seeds, read_study, settle
 from flows.settings import DEFAULT_CONFIG
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.html import render_html
 from solrl_tasks.store.root import Store
 from solrl_tasks.studies.arms_page import arms_page
@@ -70,7 +71,10 @@ def main() -> None:
     first, second = one_pass(arguments.store, asked), one_pass(arguments.store, asked)
     ratio = first["whole"] / second["whole"]
     print(json.dumps({"command": asked.command(), "first": first, "second": second, "ratio": ratio}, indent=1))
-    print(f"second pass: {second['forwards']} forward passes, {ratio:.0f} x faster (goal {GOAL:g} x)")
+    print(
+        f"second pass: {counted(second['forwards'], 'forward pass', 'forward passes')}, {ratio:.0f} x faster (goal "
+        f"{GOAL:g} x)"
+    )
     sys.exit(0 if second["forwards"] == second["loads"] == 0 else 1)
 
 

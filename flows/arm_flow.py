@@ -13,6 +13,7 @@ from flows.ending import failed, failed_by
 from flows.presence import present
 from flows.reporting import current_reporter
 from flows.settings import Settings
+from solrl_tasks.config.words import counted
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, le=2**63 - 1)]], Field(min_length=1)]
 Arms = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | SkipJsonSchema[None]
@@ -37,7 +38,7 @@ def run_study(asked: Asked, plan: bool) -> Any:
     if study.failed:
         # What a run failed by may be a whole traceback: its last line says what it was, the log has all of it.
         told = "\n".join(f"{one.run_id}: {one.error.strip().splitlines()[-1]}" for one in study.failed)
-        return failed(f"{len(study.failed)} of {len(study.outcomes)} runs failed:\n{told}", data)
+        return failed(f"{len(study.failed)} of {counted(len(study.outcomes), 'run')} failed:\n{told}", data)
     return Completed(message=arms_summary(study), data=data)
 
 

@@ -9,8 +9,9 @@ from uuid import UUID
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from flows.outage import answers
 from flows.reporting import current_reporter, run_logger
+from flows.server_watch import answers
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from solrl_tasks.studies.runs import Outcome
@@ -37,7 +38,7 @@ class FlowWatcher:
         if not answers():
             return
         try:
-            self._tell(100.0 * done / total, f"{self._study}: {done} of {total} steps of all runs")
+            self._tell(100.0 * done / total, f"{self._study}: {done} of {counted(total, 'step')} of all runs")
         except Exception as error:  # a bar is not worth a study: no more of it is tried
             logger.warning("no progress is shown: %s", error)
             self._broken = True

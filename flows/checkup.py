@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from flows.console import format_bytes
 from flows.home import special_kind
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from solrl_tasks.store.root import Store
@@ -46,7 +47,8 @@ def disk_lines(store: "Store", runs: "list[RunInfo]") -> Iterator[str]:
             unknown.append(run.run_id)
             continue
         wanted += left * each
-        yield f"{run.run_id}: {left} iterations left, {format_bytes(each)} each so far, {format_bytes(left * each)}"
+        sizes = f"{format_bytes(each)} each so far, {format_bytes(left * each)}"
+        yield f"{run.run_id}: {counted(left, 'iteration')} left, {sizes}"
     if unknown:
         yield f"no iteration yet to tell by: {', '.join(unknown)}"
     if not isinstance(store.root, Path):

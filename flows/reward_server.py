@@ -25,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flows.errors import UserError
+from solrl_tasks.config.words import counted
 from solrl_tasks.rewards.base import Images, NamedReward, RewardError, presentable
 from solrl_tasks.rewards.endpoint import is_loopback
 from solrl_tasks.rewards.protocol import (
@@ -166,7 +167,9 @@ class RewardApp:
             wanted = presentable(str(asked.version))
             raise HTTPException(409, f"version {wanted!r} is asked for, but here is version {here!r}")
         if len(asked.images) > self.limits.batch:
-            raise HTTPException(413, f"a request may have {self.limits.batch} images, found {len(asked.images)}")
+            raise HTTPException(
+                413, f"a request may have {counted(self.limits.batch, 'image')}, found {len(asked.images)}"
+            )
         return asked
 
     def _scored(self, asked: ScoreRequest) -> Scores:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from flows.console import format_bytes, say
+from solrl_tasks.config.words import counted
 
 
 def convert(
@@ -23,7 +24,9 @@ def convert(
     identity, checkpoint = find_checkpoint(reward)
     record = convert_checkpoint(identity, checkpoint, source, folder, tokenizer)
     say(f"{record.source}: {format_bytes(record.source_bytes)}, sha256 {record.source_sha256}")
-    say(f"{record.tensors} tensors with {record.parameters:,} parameters for {record.reward} are in {folder}")
+    say(
+        f"{counted(record.tensors, 'tensor')} with {record.parameters:,} parameters for {record.reward} are in {folder}"
+    )
     if record.unused:
         say(f"Not used: {', '.join(record.unused)}")
     if record.published is False:

@@ -13,6 +13,7 @@ from flows.console import format_bytes, say
 from flows.home import special_kind
 from flows.servers import ServerSpec, mlflow_server, prefect_server, probe
 from flows.settings import Settings, profile_url
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from solrl_tasks.store.pool import PoolSurvey
@@ -64,7 +65,7 @@ def _engines() -> None:
 
     device = default_device()
     say("\nDevice and engines")
-    say(f"  device        {device}: {hardware_name(device)}, {torch.get_num_threads()} threads on the CPU")
+    say(f"  device        {device}: {hardware_name(device)}, {counted(torch.get_num_threads(), 'thread')} on the CPU")
     for name, availability in report_engines(device).items():
         say(f"  {name:<16} {'available' if availability.ok else 'not available'}: {availability.reason}")
 
@@ -124,7 +125,10 @@ def _store_contents(settings: Settings) -> None:
             say(f"  {'' if number else title:<13} {line}")
     aside = len(list(store.quarantine.glob("*.why.txt")))
     if aside:
-        say(f"  quarantine    {aside} damaged objects, in {store.quarantine}; they are computed again when needed")
+        say(
+            f"  quarantine    {counted(aside, 'damaged object')}, in {store.quarantine}; they are computed again when "
+            "needed"
+        )
 
 
 def _pools(survey: "PoolSurvey") -> None:

@@ -10,6 +10,7 @@ from flows.commands.options import AsJson, Home
 from flows.console import console, format_bytes, make_table, say
 from flows.errors import UserError
 from flows.home import open_store
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from flows.pool_uses import PoolUse
@@ -49,7 +50,7 @@ def list_all(context: typer.Context, as_json: AsJson = False, home: Home = None)
     for pool in pools:
         table.add_row(*_row(store, pool, ", ".join(pool_kinds(uses.get(pool.key, [])))))
     console.print(table)
-    say(f"{len(pools)} pools, {format_bytes(sum(pool.bytes for pool in pools))}")
+    say(f"{counted(len(pools), 'pool')}, {format_bytes(sum(pool.bytes for pool in pools))}")
     for key, why in found.unreadable.items():
         say(f"{key[:SHORT]} cannot be read: {why}. {REMEDY}")
 
@@ -110,16 +111,17 @@ def rescore(
     with console.status(f"scoring {spec.name}") as status:
 
         def told(done: int, total: int) -> None:
-            status.update(f"{spec.name}: {done} of {total} blocks")
+            status.update(f"{spec.name}: {done} of {counted(total, 'block')}")
 
         done = score_again(pool, spec, InlineWorker(ModelSpec(), device), device, told)
     before = done.total - done.scored
     say(
-        f"{done.reward}: {done.scored} blocks of pool {pool.key[:SHORT]} scored in {done.seconds:.1f} device-seconds, "
+        f"{done.reward}: {counted(done.scored, 'block')} of pool {pool.key[:SHORT]} scored in {done.seconds:.1f} "
+        "device-seconds, "
         f"{before} were there before; nothing was sampled"
     )
     if done.unexplored:
-        say(f"{done.unexplored} blocks are not explored yet: a run that explores them scores them too")
+        say(f"Not explored yet: {counted(done.unexplored, 'block')}. A run that explores more of it scores that too")
     for failure in done.failures[:SHOWN_FAILURES]:
         say(f"  {failure}")
 
@@ -144,7 +146,7 @@ def export(
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error}") from error
-    say(f"{rows} rows in {out}")
+    say(f"{counted(rows, 'row')} in {out}")
 
 
 @app.command()
@@ -172,7 +174,7 @@ def gc(
         say(f"Removed {format_bytes(freed)}.")
     else:
         then = "; nothing was removed: add --delete to remove it" if plan else ""
-        say(f"{len(plan)} objects, {total}, that nothing refers to{then}")
+        say(f"{counted(len(plan), 'object')}, {total}, that nothing refers to{then}")
 
 
 @app.command()
@@ -269,5 +271,7 @@ def _find(store: "Store", key: str) -> "PoolInfo":
     if len(found) == 1:
         return found[0]
     if found:
-        raise UserError(f"{key!r} begins {len(found)} keys: {', '.join(pool.key for pool in found)}; give more of it")
+        raise UserError(
+            f"{key!r} begins {counted(len(found), 'key')}: {', '.join(pool.key for pool in found)}; give more of it"
+        )
     raise UserError(f"no pool begins with {key!r}; `solrl pools` lists the {len(pools)} there are")

@@ -9,6 +9,7 @@ import typer
 
 from flows.console import say
 from flows.errors import UserError
+from solrl_tasks.config.words import are, counted
 
 app = typer.Typer(help="Look at a set of prompts, or make one.", no_args_is_help=True)
 SHOWN: Final = 5
@@ -37,7 +38,10 @@ def show(
     given = {name: value for name, value in asked.items() if value is not None}
     prompts = read_prompts(PromptSource.model_validate({"source": source, **given}))
     different = len(set(prompts.texts))
-    say(f"{len(prompts)} prompts" + ("" if different == len(prompts) else f", {different} different texts"))
+    say(
+        f"{counted(len(prompts), 'prompt')}"
+        + ("" if different == len(prompts) else f", {counted(different, 'different text')}")
+    )
     for prompt in prompts.prompts[:SHOWN]:
         more = ", ".join(sorted(prompt.metadata))
         say(f"  {shown(prompt.text)}" + (f"  with {more}" if more else ""))
@@ -61,4 +65,4 @@ def generate(
         raise UserError(f"{out} is there already: name another file, or add --force")
     records = make(kind.value, count, seed)
     write_text(out, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records))
-    say(f"{len(records)} prompts are in {out}, such as: {records[0]['prompt']}")
+    say(f"{counted(len(records), 'prompt')} {are(len(records))} in {out}, such as: {records[0]['prompt']}")

@@ -10,6 +10,7 @@ from flows.commands.options import AsJson, Home
 from flows.console import console, format_bytes, make_table, say
 from flows.errors import UserError
 from flows.home import open_store, special_kind
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from solrl_tasks.store.root import Store
@@ -115,7 +116,10 @@ def trim(
     gone = sum(item.bytes for item in plan.objects)
     for ref in plan.shared:
         say(f"  {ref.path}: others refer to it, so it stays")
-    counts = f"{len(plan.newly)} iterations of {run} let go of {len(plan.objects)} objects, {format_bytes(gone)}"
+    counts = (
+        f"{run} lets go of {counted(len(plan.objects), 'object')} of {counted(len(plan.newly), 'iteration')}, "
+        f"{format_bytes(gone)}"
+    )
     if delete:
         say(f"{counts}. Removed {format_bytes(apply_trim(store, plan))}.")
     else:

@@ -10,6 +10,7 @@ from flows.commands.options import AsJson, Home, MlflowPort
 from flows.console import console, make_table, say
 from flows.errors import UserError
 from flows.settings import Settings
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from flows.gains import Gained
@@ -112,7 +113,7 @@ def _print(gained: "Gained") -> None:
 
     _print_page(theory_page(gained.theory, [], {}))
     evidence = gained.theory.evidence
-    say(f"{evidence.computed} blocks computed; kept as run {gained.run_id}")
+    say(f"{counted(evidence.computed, 'block')} computed; kept as run {gained.run_id}")
 
 
 def _print_page(page: "Page") -> None:

@@ -8,6 +8,7 @@ from flows.commands.options import Home, MlflowPort
 from flows.console import say
 from flows.home import is_study, open_store, shown_status
 from flows.settings import Settings
+from solrl_tasks.config.words import counted
 
 app = typer.Typer(help="Make trackers show what the store holds.", no_args_is_help=True)
 
@@ -42,4 +43,7 @@ def rebuild(
         say(f"note: {note}")
     if found_there.replaced:
         say(f"MLflow run {found_there.replaced} differed and was set aside: {'; '.join(found_there.differences)}")
-    say(f"{found_there.points} values of run {run} are in MLflow: {found_there.run.url or found_there.run.uri}")
+    say(
+        f"{counted(found_there.points, 'value')} of run {run} are in MLflow: "
+        f"{found_there.run.url or found_there.run.uri}"
+    )

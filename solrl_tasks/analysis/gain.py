@@ -20,6 +20,7 @@ from solrl_tasks.analysis.order_statistics import (
     subset_contrast,
     subset_square,
 )
+from solrl_tasks.config.words import counted
 
 Floats = NDArray[np.float64]
 Measure = Literal["contrast", "spread"]
@@ -128,7 +129,7 @@ class GainCurve:
         """
         found = np.flatnonzero(self.candidates == candidates)
         if not len(found):
-            raise KeyError(f"the curve was not taken at {candidates} candidates")
+            raise KeyError(f"the curve was not taken at {counted(candidates, 'candidate')}")
         mean, stderr = float(self.mean[found[0]]), float(self.errors()[found[0]])
         return Estimate(mean=mean, stderr=stderr, n=len(self.each), excluded=self.excluded)
 
@@ -166,7 +167,7 @@ def counts_between(keep: int, count: int) -> NDArray[np.int64]:
         ValueError: ``keep`` is more than ``count``.
     """
     if keep > count:
-        raise ValueError(f"keep is {keep}, more than the {count} candidates of the pool")
+        raise ValueError(f"keep is {keep}, more than the {counted(count, 'candidate')} of the pool")
     dense = np.arange(keep, min(count, keep + DENSE) + 1)
     far = np.geomspace(dense[-1], count, 65) if count > dense[-1] else dense[-1:]
     return np.unique(np.concatenate([dense, np.rint(far).astype(np.int64), [count]])).astype(np.int64)
@@ -244,7 +245,9 @@ def find_stop(curve: GainCurve, prices: Prices, rule: Rule, seed: int = 0) -> St
         ValueError: no prompt is left.
     """
     if not len(curve.each):
-        raise ValueError(f"no prompt has {curve.keep} valid candidates in every subset: there is no curve to stop on")
+        raise ValueError(
+            f"no prompt has {counted(curve.keep, 'valid candidate')} in every subset: there is no curve to stop on"
+        )
     here = int(rule(curve.mean, curve.candidates, prices))
     prompts, last = len(curve.each), len(curve.candidates) - 1
     if prompts < 2:

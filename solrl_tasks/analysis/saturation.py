@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from solrl_tasks.analysis.estimates import LEVEL, RESAMPLES, Bounded, bounded_estimate
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.words import counted
 
 
 class Saturation(Frozen):
@@ -57,10 +58,10 @@ def find_saturation(
         if left is None or left.n < 2:
             return Saturation(step=None, left=left, reason="fewer than two units have a value: nothing can be told")
         if left.low <= 0.0:
-            reached = f"reached at {steps[position]} step{'' if steps[position] == 1 else 's'}"
+            reached = f"reached at {counted(steps[position], 'step')}"
             more = f"higher counts gain at most {left.high:.2g}"
             return Saturation(step=steps[position], left=left, reason=f"{reached}: {more}")
-    return Saturation(step=None, left=left, reason=f"not reached within {steps[-1]} steps")
+    return Saturation(step=None, left=left, reason=f"not reached within {counted(steps[-1], 'step')}")
 
 
 def _left(values: NDArray[np.floating], position: int, seed: int, resamples: int, level: float) -> Bounded | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from solrl_tasks.bench.reports.facts import Environment
 from solrl_tasks.bench.reports.iteration import IterationCost, IterationReport, StageShare
+from solrl_tasks.config.words import counted
 from solrl_tasks.tracking.summary import Summary
 
 
@@ -31,7 +32,7 @@ def report_iterations(
     """
     costs = [_cost(before, after) for before, after in pairwise(summaries)]
     if len(costs) <= warm_up:
-        raise ValueError(f"{len(costs)} iterations were run, of which {warm_up} warm up: run more")
+        raise ValueError(f"{counted(len(costs), 'iteration')} ran, of which {warm_up} to warm up: run more")
     return IterationReport(
         environment=environment,
         recipe=recipe,

@@ -24,6 +24,7 @@ from solrl_tasks.bench.reports.rollout import Arm, RolloutReport
 from solrl_tasks.bench.reports.sampling import Sampling
 from solrl_tasks.bench.reports.sync import SyncBenchReport
 from solrl_tasks.bench.reports.update import UpdateReport
+from solrl_tasks.config.words import counted
 from solrl_tasks.models.sources import RANDOM
 from solrl_tasks.tracking.summary import in_order
 
@@ -68,7 +69,7 @@ def to_markdown(report: Report) -> str:
 def describe(environment: Environment) -> str:
     """One sentence on where and when."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(environment.libraries.items()))
-    driver = f", driver {environment.driver}" if environment.driver else f", {environment.threads} threads"
+    driver = f", driver {environment.driver}" if environment.driver else f", {counted(environment.threads, 'thread')}"
     return f"{environment.hardware}{driver}; {versions}; {environment.started[:10]}."
 
 
@@ -107,7 +108,10 @@ def _seconds(value: float) -> str:
 
 def _rollout_tables(report: RolloutReport) -> Iterator[Table]:
     shape = _shape(report)
-    split = f"{shape.candidates} candidates, {shape.keep} kept, {shape.explore_steps} and {shape.full_steps} steps"
+    split = (
+        f"{counted(shape.candidates, 'candidate')}, {shape.keep} kept, {shape.explore_steps} and "
+        f"{counted(shape.full_steps, 'step')}"
+    )
     yield Table(
         f"Rollout of one prompt, {_named(report.model.source, report.model.resolution)}: {split}",
         ("arm", "s", "x bf16-full", "x eager pipeline", "images/s", "GiB", "complete / scaled"),
@@ -208,7 +212,8 @@ def _rollout_notes(report: RolloutReport, shape: RolloutShape) -> Iterator[str]:
     if any(arm.scaled and arm.seconds for arm in report.arms):
         timed = max(sampling.chunks for sampling in report.samplings.values())
         yield (
-            f"Scaled: one chunk and then {timed} chunks were timed, and the rest follows from their difference. "
+            f"Scaled: one chunk and then {counted(timed, 'chunk')} were timed, and the rest follows from their "
+            "difference. "
             f"Reward {report.reward}, LoRA {report.lora}, solver {report.sampler}."
         )
 
@@ -284,7 +289,9 @@ def _sync_table(report: SyncBenchReport) -> Table:
 
 def _iteration_tables(report: IterationReport) -> Iterator[Table]:
     model, explore = report.recipe["model"], report.recipe["explore"]
-    size = f"{report.recipe['prompts']['per_iteration']} prompts, {explore['candidates']} candidates"
+    size = (
+        f"{counted(report.recipe['prompts']['per_iteration'], 'prompt')}, {counted(explore['candidates'], 'candidate')}"
+    )
     stages = in_order(name for cost in report.iterations for name in cost.stages)
     warm = [str(cost.step) + (" (warm-up)" if cost not in report.warm else "") for cost in report.iterations]
     yield Table(

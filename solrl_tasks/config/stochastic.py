@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.words import counted
 
 Index = Annotated[int, Field(ge=0, le=200)]
 
@@ -29,7 +30,9 @@ class Window(Frozen):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.stop is not None and self.start + self.size > self.stop:
-            raise ValueError(f"a window of {self.size} steps does not fit between start {self.start} and {self.stop}")
+            raise ValueError(
+                f"a window of {counted(self.size, 'step')} does not fit between start {self.start} and {self.stop}"
+            )
         return self
 
     def settle(self, steps: int, iteration: int) -> "Window":
@@ -45,7 +48,8 @@ class Window(Frozen):
         stop = steps - 1 if self.stop is None else self.stop
         if stop > steps - 1 or self.start + self.size > stop:
             raise ValueError(
-                f"a window of {self.size} steps from step {self.start} to {stop} does not fit into {steps} steps, the "
+                f"a window of {counted(self.size, 'step')} from step {self.start} to {stop} does not fit into "
+                f"{counted(steps, 'step')}, the "
                 "last of which has no noise: raise regenerate.steps or change the window"
             )
         if self.every is None:

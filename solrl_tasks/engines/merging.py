@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.words import counted
 from solrl_tasks.engines.base import (
     Availability,
     EngineError,
@@ -129,7 +130,7 @@ class MergingEngine(ABC):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         if synced != len(stale):
-            raise EngineError(f"engine {self.name!r} wrote {synced} of {len(stale)} layers")
+            raise EngineError(f"engine {self.name!r} wrote {synced} of {counted(len(stale), 'layer')}")
         self._touched, self._digest, self._held = paths, digest, held
         return self._report(synced, started, self._note(synced, adopted))
 
@@ -150,7 +151,7 @@ class MergingEngine(ABC):
 
     def _note(self, synced: int, adopted: int) -> str:
         assert self._digest is not None
-        note = f"wrote {synced} layers for policy {self._digest[:12]}"
+        note = f"wrote {counted(synced, 'layer')} for policy {self._digest[:12]}"
         if adopted and self._execution == "compiled":
             plural = "s" if adopted > 1 else ""
             note += f"; {adopted} new layer{plural}: compiled blocks are traced again"

@@ -12,6 +12,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.models.lora import LoraError, LoraState, from_named, init_lora
 from solrl_tasks.models.twin import share
 
@@ -104,8 +105,10 @@ class PolicyModel:
         """
         if (state.rank, state.alpha, state.paths) != (self._rank, self._alpha, self._paths):
             raise LoraError(
-                f"a LoRA of rank {state.rank}, alpha {state.alpha} and {len(state.paths)} layers does not fit"
-                f" rank {self._rank}, alpha {self._alpha} and {len(self._paths)} layers, or the layers differ"
+                f"a LoRA of rank {state.rank}, alpha {state.alpha} and {counted(len(state.paths), 'layer')} does not "
+                "fit"
+                f" rank {self._rank}, alpha {self._alpha} and {counted(len(self._paths), 'layer')}, or the layers "
+                "differ"
             )
         with torch.no_grad():
             for name, value in state.weights.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.objectives.core import precise
 
 
@@ -62,7 +63,9 @@ def lean_adjoints(
         ``[B, n, ...]`` at ``states``, detached.
     """
     if len(steps) != states.shape[1]:
-        raise ValueError(f"{states.shape[1]} states are not before {len(steps)} steps")
+        raise ValueError(
+            f"{counted(states.shape[1], 'state')} {are(states.shape[1])} not before {counted(len(steps), 'step')}"
+        )
     adjoint, found = precise(terminal), []
     for number in range(len(steps) - 1, -1, -1):
         of_x, of_v = steps[number]

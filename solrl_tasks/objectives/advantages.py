@@ -6,6 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from solrl_tasks.config.words import counted
+
 Statistics = Literal["kept", "pool"]
 Baseline = Literal["group", "leave_one_out"]
 Spread = Literal["all", "group"]
@@ -93,7 +95,9 @@ def _pool(rewards: NDArray[np.floating] | None, kept: NDArray[np.bool_]) -> NDAr
     if rewards is None:
         raise ValueError('advantage statistics "pool" need the rewards of the whole pool: pass pool_rewards')
     if rewards.ndim != 2 or rewards.shape[:1] != kept.shape:
-        raise ValueError(f"pool_rewards must be [P, N] with the {len(kept)} prompts of kept, found {rewards.shape}")
+        raise ValueError(
+            f"pool_rewards must be [P, N] with the {counted(len(kept), 'prompt')} of kept, found {rewards.shape}"
+        )
     return _masked(np.asarray(rewards, dtype=np.float64), kept)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.objectives.base import TimeDensity
 
 
@@ -28,7 +29,9 @@ def draw_times(
     match density:
         case "grid_subset":
             if not 1 <= count <= len(grid):
-                raise ValueError(f"{count} noise levels a sample are asked for, but the sampler's grid has {len(grid)}")
+                raise ValueError(
+                    f"{counted(count, 'noise level')} a sample are asked for, but the sampler's grid has {len(grid)}"
+                )
             return random.choice(np.asarray(grid, dtype=np.float64), size=count, replace=False)
         case "uniform":
             return 1.0 - random.random(count)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from solrl_tasks.config.recipe import PromptSource
+from solrl_tasks.config.words import counted
 from solrl_tasks.prompts.errors import PromptsError
 
 HUB: Final = "hf:"
@@ -174,7 +175,9 @@ def _require_all_shards(source: PromptSource, names: list[str]) -> None:
             shards[key] = shards.get(key, 0) + 1
     for (stem, total), there in shards.items():
         if there != total:
-            raise PromptsError(f"{source.source}: {there} of {total} files {stem}-… are there: fetch the others")
+            raise PromptsError(
+                f"{source.source}: {there} of {counted(total, 'file')} {stem}-… are there: fetch the others"
+            )
 
 
 def _from_hub(source: PromptSource) -> list[Path]:

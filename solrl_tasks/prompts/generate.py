@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from pydantic import JsonValue
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.prompts import composition, lettering
 from solrl_tasks.prompts.errors import PromptsError
 from solrl_tasks.sampling.identity import stream
@@ -46,7 +47,7 @@ def generate(kind: str, count: int, seed: int) -> list[Record]:
             records[str(record["prompt"])] = record
     if len(records) < count:
         raise PromptsError(
-            f"{count} prompts of kind {kind} asked for, but only {len(records)} different ones were found"
+            f"{counted(count, 'prompt')} of kind {kind} asked for, but only {len(records)} different ones were found"
         )
     return list(records.values())
 

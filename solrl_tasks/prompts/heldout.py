@@ -3,6 +3,7 @@
 from typing import Final
 
 from solrl_tasks.config.recipe import HeldoutSplit
+from solrl_tasks.config.words import counted
 from solrl_tasks.prompts.errors import PromptsError, shown
 from solrl_tasks.sampling.identity import share
 from solrl_tasks.sampling.prompts import PromptSet
@@ -27,7 +28,8 @@ def split(prompts: PromptSet, how: HeldoutSplit, field: str = "prompts.heldout")
     for what, wanted in (("held-out", True), ("training", False)):
         if wanted not in held:
             raise PromptsError(
-                f"{field}: a fraction of {how.fraction:g} (seed {how.seed}) of {len(prompts)} prompts leaves "
+                f"{field}: a fraction of {how.fraction:g} (seed {how.seed}) of {counted(len(prompts), 'prompt')} "
+                "leaves "
                 f"no {what} prompt: change the fraction or the seed, or give more prompts"
             )
     rows = range(len(prompts))
@@ -46,6 +48,7 @@ def require_disjoint(train: PromptSet, heldout: PromptSet) -> None:
         named = ", ".join(shown(text) for text in shared[:NAMED])
         more = f" and {len(shared) - NAMED} more" if len(shared) > NAMED else ""
         raise PromptsError(
-            f"prompts.train and prompts.heldout share {len(shared)} prompts, such as {named}{more}: what is trained on "
+            f"prompts.train and prompts.heldout share {counted(len(shared), 'prompt')}, such as {named}{more}: what "
+            "is trained on "
             "measures nothing. Remove them from one, or give prompts.heldout: {fraction: 0.1} to split one source"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from solrl_tasks.config.recipe import PromptSource
+from solrl_tasks.config.words import counted
 from solrl_tasks.prompts.errors import PromptsError
 from solrl_tasks.prompts.rows import NESTED, Row
 
@@ -60,7 +61,10 @@ def _check_header(header: list[str], path: Path, column: str) -> None:
 
 def _record(header: list[str], record: list[str], where: str) -> dict[str, Any]:
     if len(record) != len(header):
-        raise PromptsError(f"{where}: {len(record)} values in a file of {len(header)} columns: quote commas in texts")
+        raise PromptsError(
+            f"{where}: {counted(len(record), 'value')} in a file of {counted(len(header), 'column')}: quote commas in "
+            "texts"
+        )
     values: dict[str, Any] = dict(zip(header, record, strict=True))
     nested = values.pop(NESTED, "").strip()
     return values | ({NESTED: _json_object(nested, where)} if nested else {})

@@ -1,5 +1,6 @@
 """The page of an evaluation: a policy beside another on the same prompts and seeds."""
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Commands, Page, Section, Settings, Table, Text, plain
 from solrl_tasks.reports.run_record import RunRecord
 from solrl_tasks.reports.training_notes import origins_table
@@ -14,7 +15,7 @@ def evaluation_page(run: RunRecord) -> Page:
     summary = run.last
     rows = evaluation_rows(summary)
     spec = run.recipe.evaluate
-    where = run.made_by(spec.sampling.engine, f"{spec.prompts} prompts x {spec.seeds} seeds")
+    where = run.made_by(spec.sampling.engine, f"{counted(spec.prompts, 'prompt')} x {counted(spec.seeds, 'seed')}")
     table = Table(
         "Policy and reference, on the same prompts and seeds",
         tuple(columns(rows)),

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from solrl_tasks.config.extensions import find_extension
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Kind, Provenance
 
 UNKNOWN = "unknown"
@@ -82,5 +83,5 @@ def _name_of(record: Mapping[str, Any]) -> str:
     if not name or record.get("device_class") != "cpu":
         return name
     threads = record.get("threads")
-    used = "" if threads is None else f", {threads} thread{'' if threads == 1 else 's'}"
+    used = "" if threads is None else f", {counted(threads, 'thread')}"
     return f"{name} (CPU{used})"

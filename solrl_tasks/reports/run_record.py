@@ -8,6 +8,7 @@ from typing import Any, Literal
 from solrl_tasks.analysis.estimates import Estimate, confidence_interval
 from solrl_tasks.analysis.plots import Series
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Provenance
 from solrl_tasks.reports.provenance import UNKNOWN, engine_kind, hardware_name, provenance
 from solrl_tasks.tracking.environments import device_kind
@@ -72,7 +73,7 @@ class RunRecord:
     def made_by(self, spec: ExtensionSpec | None, note: str = "") -> Provenance:
         """The line below what an engine made; None where none is concerned."""
         pools = len(self.unknown)
-        lost = f"where {pools} pool{'' if pools == 1 else 's'} of the run came from is not known" if pools else ""
+        lost = f"where {counted(pools, 'pool')} of the run came from is not known" if pools else ""
         note = "; ".join(part for part in (note, lost) if part)
         return provenance(self.environment, "" if spec is None else spec.name, note)
 

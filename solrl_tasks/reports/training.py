@@ -2,6 +2,7 @@
 
 import math
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Commands, Page, Section, Settings, Table, Text, plain
 from solrl_tasks.reports.run_record import RunRecord
 from solrl_tasks.reports.training_costs import cost_section
@@ -29,7 +30,7 @@ def training_page(run: RunRecord) -> Page:
 
 def _summary(run: RunRecord) -> str:
     done, asked = run.last.step, run.recipe.iterations
-    ended = f"{done} of {asked} iterations, {run.status}"
+    ended = f"{done} of {counted(asked, 'iteration')}, {run.status}"
     recipe = run.recipe
     engines = (
         f"Explored by {run.engine(recipe.explore.engine)}, trained on samples of "
@@ -53,8 +54,11 @@ def _headline(run: RunRecord) -> str:
         )
     if not lines:
         return "No gain was measured: nothing was evaluated after the baseline."
-    counted = f"On the same {spec.prompts} prompts x {spec.seeds} seeds; ± is one standard error over prompts."
-    return " ".join([*lines, counted])
+    over = (
+        f"On the same {counted(spec.prompts, 'prompt')} x {counted(spec.seeds, 'seed')}; ± is one standard error over "
+        "prompts."
+    )
+    return " ".join([*lines, over])
 
 
 def _interval(low: float, high: float) -> str:
@@ -72,6 +76,13 @@ def _price(run: RunRecord) -> str:
     return f"{run.hours}: {spent:.4f} spent by this run, {attributed:.4f} attributed to its result, whoever paid."
 
 
+def _evaluation(run: RunRecord) -> str:
+    spec, sampling = run.recipe.evaluate, run.recipe.evaluate.sampling
+    steps = counted(sampling.steps, f"{sampling.sampler} step")
+    images = f"{counted(spec.prompts, 'prompt')} x {counted(spec.seeds, 'seed')}"
+    return f"{run.engine(sampling.engine)}, {steps}, {images}, every {spec.every}"
+
+
 def _what(run: RunRecord) -> Table:
     recipe = run.recipe
     explore, regenerate, update, spec = recipe.explore, recipe.regenerate, recipe.update, recipe.evaluate
@@ -81,14 +92,15 @@ def _what(run: RunRecord) -> Table:
     rows = {
         "model": f"{model.source} ({model.family}), {model.resolution} x {model.resolution}",
         "rewards": rewards,
-        "each iteration": f"{recipe.prompts.per_iteration} prompts x {explore.candidates} candidates",
-        "explore": f"{run.engine(explore.engine)}, {explore.steps} {explore.sampler} steps",
+        "each iteration": (
+            f"{counted(recipe.prompts.per_iteration, 'prompt')} x {counted(explore.candidates, 'candidate')}"
+        ),
+        "explore": f"{run.engine(explore.engine)}, {counted(explore.steps, f'{explore.sampler} step')}",
         "select": f"{recipe.select.keep} of {explore.candidates}, {recipe.select.rule}",
-        "regenerate": f"{run.engine(regenerate.engine)}, {regenerate.steps} {regenerate.sampler} steps",
-        "update": f"{update.objective.name}, {update.optimizer_steps} optimizer steps, learning rate "
+        "regenerate": f"{run.engine(regenerate.engine)}, {counted(regenerate.steps, f'{regenerate.sampler} step')}",
+        "update": f"{update.objective.name}, {counted(update.optimizer_steps, 'optimizer step')}, learning rate "
         f"{update.optimizer.lr:g}, LoRA of rank {update.lora.rank}",
-        "evaluate": f"{run.engine(spec.sampling.engine)}, {spec.sampling.steps} {spec.sampling.sampler} steps, "
-        f"{spec.prompts} prompts x {spec.seeds} seeds, every {spec.every}" if spec.every else "never",
+        "evaluate": _evaluation(run) if spec.every else "never",
         "seed": str(recipe.seed),
         "hardware": run.hardware,
         "libraries": libraries or "not recorded",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from solrl_tasks.analysis.plots import Series, progress_curve
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Figure, Section, Table, Text
 from solrl_tasks.reports.run_record import RunRecord
 from solrl_tasks.tracking.summary import Summary
@@ -19,8 +20,8 @@ def held_out_section(run: RunRecord) -> Section | None:
     if not names:
         return None
     spec = run.recipe.evaluate
-    counted = f"{spec.prompts} prompts x {spec.seeds} seeds, the same every time"
-    where = run.made_by(spec.sampling.engine, counted)
+    over = f"{counted(spec.prompts, 'prompt')} x {counted(spec.seeds, 'seed')}, the same every time"
+    where = run.made_by(spec.sampling.engine, over)
     note = (
         "± is one standard error over prompts; the interval is Student's t over prompts. It says how far the gain "
         "would move with other prompts; another seed of the run moves it too, and only more runs tell by how much."
@@ -83,7 +84,9 @@ def _iterations(run: RunRecord, trained: Sequence[Summary]) -> Table:
     }
     used = {title: named for title, named in columns.items() if any(named[0] in s.metrics for s in shown)}
     rows = tuple((str(summary.step), *(_cell(summary, *named) for named in used.values())) for summary in shown)
-    note = "" if len(shown) == len(trained) else f"{len(shown)} of {len(trained)} iterations, equally spaced."
+    note = (
+        "" if len(shown) == len(trained) else f"{len(shown)} of {counted(len(trained), 'iteration')}, equally spaced."
+    )
     return Table("Iterations", ("iteration", *used), rows, run.made_by(None), note)
 
 

@@ -1,6 +1,7 @@
 """Images of a run: the best and worst seeds of an iteration, and held-out images before and after."""
 
 from solrl_tasks.config.recipe import ExtensionSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Figure, Section, Text
 from solrl_tasks.reports.run_record import RunRecord
 from solrl_tasks.tracking.summary import Summary
@@ -26,7 +27,7 @@ def held_out_figure(run: RunRecord) -> list[Block]:
     caption = "Held-out images: the reference, and below the policy, at the same seeds"
     alt = "Images of some held-out prompts: above by the reference, below by the policy, with rewards under them."
     spec = run.recipe.evaluate.sampling
-    return [_figure(run, run.last, HELD_OUT, (caption, alt), spec.engine, f"{spec.steps} steps")]
+    return [_figure(run, run.last, HELD_OUT, (caption, alt), spec.engine, f"{counted(spec.steps, 'step')}")]
 
 
 def _grid(run: RunRecord, summary: Summary) -> Block:
@@ -36,7 +37,9 @@ def _grid(run: RunRecord, summary: Summary) -> Block:
         f"Images of some prompts of iteration {summary.step}: the seeds that exploration put first and last, with the "
         "same seeds regenerated below, and the reward under every image."
     )
-    note = f"{explore.steps} steps; below {run.engine(regenerate.engine)}, {regenerate.steps} steps"
+    note = (
+        f"{counted(explore.steps, 'step')}; below {run.engine(regenerate.engine)}, {counted(regenerate.steps, 'step')}"
+    )
     return _figure(run, summary, GRID, (caption, alt), run.recipe.explore.engine, note)
 
 
@@ -47,7 +50,7 @@ def _held_out(run: RunRecord, summary: Summary) -> Block:
         "from the same seeds, with the reward under every image."
     )
     spec = run.recipe.evaluate.sampling
-    return _figure(run, summary, HELD_OUT, (caption, alt), spec.engine, f"{spec.steps} steps")
+    return _figure(run, summary, HELD_OUT, (caption, alt), spec.engine, f"{counted(spec.steps, 'step')}")
 
 
 def _figure(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import find_extension, list_extensions
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.rewards.base import RewardError, presentable
 from solrl_tasks.rewards.loading import Build, differences, shorten, skeleton
 from solrl_tasks.rewards.weights import CONFIG, TOKENIZER_FILES, has_tokenizer
@@ -211,9 +212,13 @@ def rename(published: dict[str, Tensor], rules: Sequence[Rule]) -> tuple[dict[st
             tensors[target] = part
     odd = [name for name, tensor in tensors.items() if not _is_plain(tensor)]
     if odd:
-        raise CheckpointError(f"{len(odd)} tensors are not dense floating-point numbers ({shorten(sorted(odd))})")
+        raise CheckpointError(
+            f"{counted(len(odd), 'tensor')} {are(len(odd))} not dense and floating-point ({shorten(sorted(odd))})"
+        )
     if unknown:
-        raise CheckpointError(f"{len(unknown)} tensors that the key map does not know ({shorten(sorted(unknown))})")
+        raise CheckpointError(
+            f"{counted(len(unknown), 'tensor')} that the key map does not know ({shorten(sorted(unknown))})"
+        )
     return tensors, sorted(unused)
 
 

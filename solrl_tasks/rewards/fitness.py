@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.rewards.base import RewardError
 
 
@@ -54,7 +55,8 @@ def require_fitting(spec: RewardSpec, prompts: Iterable[tuple[str, Mapping[str, 
             faults.append(f"prompt {count} ({text!r}): {error}")
     if faults:
         raise RewardError(
-            f"reward {spec.name!r} cannot score {len(faults)} of the {count} prompts of {where}, the first is "
+            f"reward {spec.name!r} cannot score {len(faults)} of the {counted(count, 'prompt')} of {where}, the first "
+            "is "
             f"{faults[0]}. Take these prompts out, or set weight: 0 to watch the reward where it can score"
         )
 

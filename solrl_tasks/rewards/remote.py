@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.rewards.base import Explained, Images, RewardError, presentable
 from solrl_tasks.rewards.endpoint import Endpoint, EndpointOptions, UnavailableError
 from solrl_tasks.rewards.protocol import (
@@ -108,7 +109,8 @@ class Remote:
             )
         if len(answer.scores) != len(images):
             raise RewardError(
-                f"{where} answered {len(answer.scores)} scores for {len(images)} images: it must answer one each"
+                f"{where} answered {counted(len(answer.scores), 'score')} for {counted(len(images), 'image')}: it "
+                "must answer one each"
             )
         return answer
 

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import find_extension, parse_options
 from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.rewards.base import (
     Explained,
     Images,
@@ -164,12 +165,19 @@ def _numbers(name: str, result: Any, expected: int) -> NDArray[np.float64]:
         found = len(result)
     except TypeError as error:
         kind = type(result).__name__
-        raise RewardError(f"reward {name!r} returned {kind}, expected a sequence of {expected} numbers") from error
+        raise RewardError(
+            f"reward {name!r} returned {kind}, expected a sequence of {counted(expected, 'number')}"
+        ) from error
     if found != expected:
-        raise RewardError(f"reward {name!r} returned {found} scores for {expected} images: it must return one each")
+        raise RewardError(
+            f"reward {name!r} returned {counted(found, 'score')} for {counted(expected, 'image')}: it must return one "
+            "each"
+        )
     values = list(result)
     if len(values) != expected:
-        raise RewardError(f"reward {name!r} says that it returned {expected} scores, but gives {len(values)}")
+        raise RewardError(
+            f"reward {name!r} says that it returned {counted(expected, 'score')}, but gives {len(values)}"
+        )
     try:
         return np.array([_number(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError) as error:

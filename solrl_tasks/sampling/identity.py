@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from solrl_tasks.config.words import counted
+
 SEED_SCHEME = "sha256-philox-v1"
 """Names everything below that decides bits; it is part of a pool's key."""
 
@@ -87,7 +89,7 @@ def pool_noise(noise: torch.Tensor, factor: int) -> torch.Tensor:
     height, width = noise.shape[-2:]
     if factor < 1 or height % factor or width % factor:
         raise ValueError(
-            f"noise of {height} x {width} cells cannot be pooled {factor} by {factor}: it must divide both"
+            f"noise of {height} x {counted(width, 'cell')} cannot be pooled {factor} by {factor}: it must divide both"
         )
     if factor == 1:
         return noise
@@ -128,7 +130,7 @@ def draw_prompts(total: int, count: int, run_seed: int, iteration: int) -> list[
         ValueError: ``count`` is more than ``total``, or not positive.
     """
     if not 1 <= count <= total:
-        raise ValueError(f"{count} prompts an iteration asked for, but there are {total}: give more prompts")
+        raise ValueError(f"{counted(count, 'prompt')} an iteration asked for, but there are {total}: give more prompts")
     epoch, start = divmod(iteration * count, total)
     head = _epoch_order(total, count, run_seed, epoch)[start : start + count]
     if len(head) == count:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.store import keys
 
 
@@ -34,7 +35,9 @@ class PromptSet:
         if not self.keys:
             object.__setattr__(self, "keys", _number(self.prompts))
         if len(self.keys) != len(self.prompts):
-            raise ValueError(f"{len(self.prompts)} prompts have {len(self.keys)} keys")
+            raise ValueError(
+                f"{counted(len(self.keys), 'key')} for {counted(len(self.prompts), 'prompt')}: each has one"
+            )
 
     @property
     def digest(self) -> str:

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from solrl_tasks.config.words import counted
+
 
 def scramble(seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A hash of each 64-bit seed (the SplitMix64 finaliser, Steele et al. 2014).
@@ -48,4 +50,4 @@ def require(found: int, keep: int) -> None:
         ValueError: ``keep`` is below 1 or above ``found``.
     """
     if not 1 <= keep <= found:
-        raise ValueError(f"keep is {keep}, but the group has {found} candidates with a finite score")
+        raise ValueError(f"keep is {keep}, but the group has {counted(found, 'candidate')} with a finite score")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from solrl_tasks.config.extensions import find_extension
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, Recipe, SamplingSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.models.sources import base_digest
 from solrl_tasks.sampling.prompts import PromptSet
 from solrl_tasks.stages.reporter import Reporter
@@ -103,7 +104,7 @@ class MeasuredFit:
         found = self.worker.fitting_chunk(self._job(sampling), [other.engine for other in samplings(self.recipe)])
         write_sealed(path, {"spec": spec, "fit": found})
         self.reporter.note(
-            f"chunk auto: {found} images of {model.resolution} px at a time fit with engine "
+            f"chunk auto: {counted(found, 'image')} of {model.resolution} px at a time fit with engine "
             f"{sampling.engine.name} on {self.worker.site.hardware}"
         )
         return found

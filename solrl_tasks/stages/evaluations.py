@@ -7,6 +7,7 @@ from typing import Any
 from solrl_tasks.analysis.estimates import Estimate, confidence_interval, share_better
 from solrl_tasks.config.load import parse_recipe
 from solrl_tasks.config.recipe import Recipe, RewardSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.comparison import Comparison, Metrics, comparison_metrics, policy_metrics
 from solrl_tasks.stages.evaluate import EvaluateJob, estimate, evaluate, stored_evaluation
 from solrl_tasks.stages.heldout_pictures import heldout_grid
@@ -138,8 +139,9 @@ def _said(session: Session, asked: PolicyEvaluation, job: PoolJob) -> list[str]:
     return [
         f"{asked.policy}, against {asked.against}",
         f"the run trained on {', '.join(reward.name for reward in session.recipe.rewards)}",
-        f"{job.candidates} images of each of {len(job.prompts)} prompts, {job.sampling.engine.name}, "
-        f"{job.sampling.steps} steps, guidance {guidance[0]:g}, guidance scale {guidance[1]:g}",
+        f"{counted(job.candidates, 'image')} of each of {counted(len(job.prompts), 'prompt')}, "
+        f"{job.sampling.engine.name}, "
+        f"{counted(job.sampling.steps, 'step')}, guidance {guidance[0]:g}, guidance scale {guidance[1]:g}",
     ]
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.filled import Filled
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome, failure_note, shown_actors
@@ -22,7 +23,9 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
     """
     started = time.perf_counter()
     pool = job.open(session)
-    what = f"{len(job.prompts)} prompts x {job.candidates} candidates" + (f" of {job.about}" if job.about else "")
+    what = f"{counted(len(job.prompts), 'prompt')} x {counted(job.candidates, 'candidate')}" + (
+        f" of {job.about}" if job.about else ""
+    )
     session.reporter.stage_started(job.step, job.stage, what)
     session.run.note_ref(job.step, f"{job.stage}_begun", pool.place())
     with pool.lock(f"run {session.run.run_id}"):
@@ -34,7 +37,7 @@ def explore(session: Session, job: PoolJob) -> StageOutcome:
         stage=job.stage,
         state="Completed" if blocks else "Reused",
         ref=pool.ref(job.reward_ids(), job.candidates),
-        message=f"{what}: {len(blocks)} of {total} blocks computed{shown_actors(filled.actors)}",
+        message=f"{what}: {len(blocks)} of {counted(total, 'block')} computed{shown_actors(filled.actors)}",
         seconds=time.perf_counter() - started,
         device_seconds=filled.seconds,
         attributed_seconds=job.seconds(pool),

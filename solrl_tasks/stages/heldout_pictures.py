@@ -1,5 +1,6 @@
 """Held-out images of two policies beside each other, prompt by prompt and seed by seed."""
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.comparison import Scores
 from solrl_tasks.stages.evaluate import held_out_scores
 from solrl_tasks.stages.jobs import PoolJob
@@ -24,7 +25,7 @@ def heldout_grid(session: Session, after: PoolJob, before: PoolJob, names: tuple
     reward = after.rewards[0].name
     scores = held_out_scores(after, pools[0])[reward], held_out_scores(before, pools[1])[reward]
     rows = [_row(after, pools, scores, row) for row in range(prompts)]
-    steps = f"{after.sampling.steps} steps"
+    steps = f"{counted(after.sampling.steps, 'step')}"
     return grid_bytes(
         make_grid(
             rows,

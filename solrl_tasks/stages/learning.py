@@ -5,6 +5,7 @@ from typing import Any
 from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.config.stochastic import Stochastic
+from solrl_tasks.config.words import counted
 from solrl_tasks.objectives.base import Objective, asked_noise
 from solrl_tasks.rewards.gradients import require_differentiable
 
@@ -58,7 +59,8 @@ def _check_paths(recipe: Recipe, noise: Stochastic) -> None:
         )
     if update.times_per_sample > noise.window.size:
         raise ValueError(
-            f"update.times_per_sample is {update.times_per_sample}, but only {noise.window.size} steps of a path have "
+            f"update.times_per_sample is {update.times_per_sample}, but only {counted(noise.window.size, 'step')} of "
+            "a path have "
             f"noise and can be trained: lower it, or widen the window of {name}"
         )
 

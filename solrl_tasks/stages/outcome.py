@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.words import counted
 from solrl_tasks.store.refs import Ref
 
 
@@ -37,7 +38,7 @@ def shown_actors(seconds: Mapping[str, float]) -> str:
     """What several actors did of a stage, for the end of its message; nothing where there was one."""
     if len(seconds) < 2:
         return ""
-    return f"; {len(seconds)} actors busy {min(seconds.values()):.1f} to {max(seconds.values()):.1f} s"
+    return f"; {counted(len(seconds), 'actor')} busy {min(seconds.values()):.1f} to {max(seconds.values()):.1f} s"
 
 
 def failure_note(stage: str, failures: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.course import Course
 from solrl_tasks.stages.jobs import PoolJob, SamplesJob
 from solrl_tasks.stages.resolutions import lowered
@@ -79,7 +80,7 @@ def _text(session: Session, step: int) -> GridText:
         kept = "explored images were not kept (explore.store_images)"
     return GridText(
         title=f"{session.run.run_id}, iteration {step}",
-        subtitle=f"{recipe.select.keep} of {explore.candidates} seeds kept a prompt; {kept}",
-        proxy=(explore.engine.name, f"{explore.steps} steps{'' if side is None else f', {side} px'}"),
-        regenerated=(regenerate.engine.name, f"{regenerate.steps} steps"),
+        subtitle=f"{recipe.select.keep} of {counted(explore.candidates, 'seed')} kept a prompt; {kept}",
+        proxy=(explore.engine.name, f"{counted(explore.steps, 'step')}{'' if side is None else f', {side} px'}"),
+        regenerated=(regenerate.engine.name, f"{counted(regenerate.steps, 'step')}"),
     )

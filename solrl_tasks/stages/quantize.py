@@ -2,6 +2,7 @@
 
 import time
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.outcome import StageOutcome
 from solrl_tasks.stages.session import Session
@@ -28,7 +29,10 @@ def quantize(session: Session, job: PoolJob) -> StageOutcome:
         outcome = StageOutcome(
             stage="quantize",
             state="Completed",
-            message=f"{record.name} ({record.kind}): {report.synced} tensors synced, {report.replaced} layers replaced"
+            message=(
+                f"{record.name} ({record.kind}): {counted(report.synced, 'tensor')} synced, "
+                f"{counted(report.replaced, 'layer')} replaced"
+            )
             + (f"; held: {listed(memory)}" if "total" in memory else ""),
             seconds=time.perf_counter() - started,
             device_seconds=report.seconds,

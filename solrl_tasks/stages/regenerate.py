@@ -6,6 +6,7 @@ from contextlib import closing
 
 import torch
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.filled import Filled
 from solrl_tasks.stages.jobs import SamplesJob
 from solrl_tasks.stages.outcome import StageOutcome, failure_note, shown_actors
@@ -19,7 +20,7 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
     """Sample, decode and score what is missing of the chosen seeds."""
     started = time.perf_counter()
     kept = int(job.kept.sum())
-    what = f"{kept} prompts x {job.indices.shape[1]} seeds"
+    what = f"{counted(kept, 'prompt')} x {counted(job.indices.shape[1], 'seed')}"
     session.reporter.stage_started(job.step, job.stage, what)
     samples = job.open(session)
     session.run.note_ref(job.step, f"{job.stage}_begun", samples.place())
@@ -30,7 +31,7 @@ def regenerate(session: Session, job: SamplesJob) -> StageOutcome:
         stage=job.stage,
         state="Completed" if blocks else "Reused",
         ref=samples.ref(job.reward_ids()),
-        message=f"{what}: {len(blocks)} blocks computed{shown_actors(filled.actors)}",
+        message=f"{what}: {counted(len(blocks), 'block')} computed{shown_actors(filled.actors)}",
         seconds=time.perf_counter() - started,
         device_seconds=filled.seconds,
         attributed_seconds=samples.seconds(job.reward_ids()),

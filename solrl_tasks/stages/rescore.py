@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from solrl_tasks.config.recipe import ExtensionSpec, RewardSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.prompts import Prompt, PromptSet
@@ -108,7 +109,7 @@ def _require_images(pool: Pool, blocks: Sequence[Block]) -> None:
     lacking = [block for block in blocks if block.needs_sampling]
     if not lacking:
         return
-    kept = f"it keeps no images of {len(lacking)} of {len(blocks)} blocks"
+    kept = f"it keeps no images of {len(lacking)} of {counted(len(blocks), 'block')}"
     if THUMBNAILS in pool.arrays():
         kept = f"it keeps thumbnails of {SIDE} px only, and a reward of a smaller image is another reward"
     raise RescoreError(

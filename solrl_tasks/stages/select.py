@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from solrl_tasks.config.extensions import build
 from solrl_tasks.config.recipe import RewardSpec, SelectSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
 from solrl_tasks.sampling.identity import candidate_seed
@@ -87,8 +88,8 @@ def _seeds(job: PoolJob) -> NDArray[np.uint64]:
 
 
 def _message(counts: dict[str, int], keep: int) -> str:
-    text = f"{counts['kept']} groups of {keep}"
+    text = f"{counted(counts['kept'], 'group')} of {keep}"
     left_out = [f"{counts[name]} {name.replace('_', ' ')}" for name in ("few_finite", "no_spread") if counts[name]]
     if left_out:
         text += f", left out: {', '.join(left_out)}"
-    return text + (f", {counts['invalid']} invalid candidates" if counts["invalid"] else "")
+    return text + (f", {counted(counts['invalid'], 'invalid candidate')}" if counts["invalid"] else "")

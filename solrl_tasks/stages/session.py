@@ -11,6 +11,7 @@ import torch
 
 from solrl_tasks.config.extensions import build, find_extension, parse_options
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe, RewardSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.models.sources import base_digest, resolve_source
 from solrl_tasks.prompts.read import read_sets, source_name
 from solrl_tasks.rewards.base import reward_id
@@ -101,12 +102,14 @@ def prepare(recipe: Recipe, base: Path | None = None) -> Prepared:
     if recipe.prompts.per_iteration > len(train):
         raise ValueError(
             f"prompts.per_iteration is {recipe.prompts.per_iteration}, but prompts.train "
-            f"({source_name(recipe.prompts.train)}) has only {len(train)} prompts: lower it or give more prompts"
+            f"({source_name(recipe.prompts.train)}) has only {counted(len(train), 'prompt')}: lower it or give more "
+            "prompts"
         )
     if recipe.evaluate.every and recipe.evaluate.prompts > len(heldout):
         raise ValueError(
             f"evaluate.prompts is {recipe.evaluate.prompts}, but prompts.heldout "
-            f"({source_name(recipe.prompts.heldout)}) has only {len(heldout)} prompts: lower it or give more prompts"
+            f"({source_name(recipe.prompts.heldout)}) has only {counted(len(heldout), 'prompt')}: lower it or give "
+            "more prompts"
         )
     if recipe.audit.every and recipe.audit.prompts > recipe.prompts.per_iteration:
         raise ValueError(

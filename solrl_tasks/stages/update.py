@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import RewardSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.objectives.advantages import Advantages, advantages
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
@@ -129,7 +130,8 @@ def _advantages(session: Session, job: UpdateJob, samples: Samples) -> Advantage
     result = advantages(scores, kept, spec.advantage, pool, mean=spec.advantage_mean, std=spec.advantage_std)
     if not result.used.any():
         raise NothingToLearnError(
-            f"iteration {job.step}: none of {len(kept)} groups can be trained on ({int(kept.sum())} were kept). "
+            f"iteration {job.step}: none of {counted(len(kept), 'group')} can be trained on ({int(kept.sum())} were "
+            "kept). "
             "Look at select/ and reward/ metrics: rewards may be constant or failing"
         )
     return result

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Provenance, Table
 from solrl_tasks.studies.arm_study import ArmStudy, measured_on
 from solrl_tasks.studies.arms import COSTED, Arm, arm_recipe, counting_rule
@@ -40,7 +41,7 @@ def _measured(study: ArmStudy) -> list[Block]:
     shared = any(record.shared for records in groups.values() for record in records if record.timing is None)
     note = ""
     if shared:
-        many = f"up to {together} processes" if together else "an unknown number of processes"
+        many = f"up to {counted(together, 'process', 'processes')}" if together else "an unknown number of processes"
         note = (
             f"Figures marked (shared) were taken while {many} shared the device: they are too high, by how much is not "
             "known, and no two of them can be compared. `--timing` measures each arm alone."

@@ -15,6 +15,7 @@ With N candidates explored and K kept by the recipe, F its regeneration steps an
 from typing import Any
 
 from solrl_tasks.config.recipe import Recipe
+from solrl_tasks.config.words import counted
 from solrl_tasks.studies.arms import Arm, ArmError, make_arm, switch_engine
 from solrl_tasks.studies.families import Available, Family, make_family, nvfp4_engine
 
@@ -49,11 +50,22 @@ def _precise(base: Recipe) -> tuple[Arm, ...]:
     cheap = {"explore.engine": exact["regenerate.engine"], **exact}
     steps = base.regenerate.steps
     return (
-        make_arm(f"bf16-{keep}of{keep}", f"{keep} candidates in BF16, {steps} steps, all kept", base, few),
-        make_arm(f"bf16-{candidates}full", f"{candidates} candidates in BF16, {steps} steps, {keep} kept", base, full),
+        make_arm(
+            f"bf16-{keep}of{keep}",
+            f"{counted(keep, 'candidate')} in BF16, {counted(steps, 'step')}, all kept",
+            base,
+            few,
+        ),
+        make_arm(
+            f"bf16-{candidates}full",
+            f"{counted(candidates, 'candidate')} in BF16, {counted(steps, 'step')}, {keep} kept",
+            base,
+            full,
+        ),
         make_arm(
             "bf16-explore",
-            f"{candidates} candidates in BF16, {base.explore.steps} steps; {keep} regenerated in {steps}",
+            f"{counted(candidates, 'candidate')} in BF16, {counted(base.explore.steps, 'step')}; {keep} regenerated "
+            f"in {steps}",
             base,
             cheap,
         ),
@@ -68,9 +80,15 @@ def _two_stage(base: Recipe, available: Available) -> tuple[Arm, ...]:
     by_lot = {**nvfp4, "select.rule": "random_keep"}
     fp8 = {"explore.engine": switch_engine(base, FP8)}
     then = f"{keep} regenerated in {base.regenerate.steps}"
-    chosen = f"{candidates} candidates in {{}}, {steps} steps; {then}"
-    all_steps = f"{candidates} candidates in NVFP4, {base.regenerate.steps} steps, {keep} trained on as they are"
-    lot = f"{candidates} candidates in NVFP4, {steps} steps; {keep} by lot regenerated in {base.regenerate.steps}"
+    chosen = f"{counted(candidates, 'candidate')} in {{}}, {counted(steps, 'step')}; {then}"
+    all_steps = (
+        f"{counted(candidates, 'candidate')} in NVFP4, {counted(base.regenerate.steps, 'step')}, {keep} trained on as "
+        "they are"
+    )
+    lot = (
+        f"{counted(candidates, 'candidate')} in NVFP4, {counted(steps, 'step')}; {keep} by lot regenerated in "
+        f"{base.regenerate.steps}"
+    )
     return (
         make_arm("solrl-nvfp4", chosen.format("NVFP4"), base, nvfp4, note),
         make_arm("solrl-fp8", chosen.format("FP8"), base, fp8, f"FP8: {available(FP8).reason}"),

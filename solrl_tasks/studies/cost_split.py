@@ -9,6 +9,7 @@ from solrl_tasks.bench.arms import FULL, PIPELINE, PRECISE, TWO_STAGE, parse_arm
 from solrl_tasks.bench.reports.file import Report
 from solrl_tasks.bench.reports.rollout import Arm, RolloutReport
 from solrl_tasks.bench.reports.update import UpdateReport
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Page, Provenance, Section, Table, Text
 from solrl_tasks.stages.recorded import StudyError
 
@@ -119,8 +120,11 @@ def split_blocks(split: CostSplit) -> list[Block]:
         engine=split.explorer,
         real=split.real,
         kind="measured",
-        note=f"{report.candidates} candidates, {report.keep} kept, {report.explore_steps} and {report.full_steps} "
-        f"steps, {report.model.resolution} pixels; one prompt's rollout, scaled from timed chunks",
+        note=(
+            f"{counted(report.candidates, 'candidate')}, {report.keep} kept, {report.explore_steps} and "
+            f"{counted(report.full_steps, 'step')}, {report.model.resolution} pixels; one prompt's rollout, scaled "
+            "from timed chunks"
+        ),
     )
     blocks: list[Block] = [_table("Factors of a prompt's rollout", split.chain, source)]
     if split.whole is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solrl_tasks.config.recipe import ModelSpec, Recipe, RewardSpec, SamplingSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.provenance import joined
 from solrl_tasks.rewards.base import reward_id
 from solrl_tasks.rewards.scoring import make_reward
@@ -52,7 +53,7 @@ class Side:
     price_origin: str
 
     def __str__(self) -> str:
-        return f"{self.engine} in {self.steps} steps at {self.resolution} px"
+        return f"{self.engine} in {counted(self.steps, 'step')} at {self.resolution} px"
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,10 @@ def measured_evidence(session: Session, jobs: PairJobs, policy: PolicyName, call
         explored=_side(session.store, explored, list(ids.values())),
         reference=_side(session.store, reference, list(ids.values())),
         update=None,
-        origin=f"{len(proxy)} held-out prompts x {count} seeds of {policy}, recipe {session.recipe.name}",
+        origin=(
+            f"{counted(len(proxy), 'held-out prompt')} x {counted(count, 'seed')} of {policy}, recipe "
+            f"{session.recipe.name}"
+        ),
         update_origin=UNKNOWN_UPDATE,
         pools=(explored.key, reference.key),
         computed=computed,
@@ -176,7 +180,8 @@ def pooled_evidence(
     n = min(_filled(proxy, name), _filled(true, name))
     if not shared or n < 2:
         raise StudyError(
-            f"pools {proxy.key} and {true.key} have {len(shared)} prompts in common and {n} candidates of {name} that "
+            f"pools {proxy.key} and {true.key} have {counted(len(shared), 'prompt')} in common and "
+            f"{counted(n, 'candidate')} of {name} that "
             "both hold: explore whole groups in both first"
         )
     places = [[pool.rows.index(row) for row in shared] for pool in (proxy, true)]
@@ -188,7 +193,7 @@ def pooled_evidence(
         explored=_side(store, proxy, [name]),
         reference=_side(store, true, [name]),
         update=None,
-        origin=f"{len(shared)} prompts x {n} seeds of pools {proxy.key[:12]} and {true.key[:12]}",
+        origin=f"{counted(len(shared), 'prompt')} x {counted(n, 'seed')} of pools {proxy.key[:12]} and {true.key[:12]}",
         update_origin=UNKNOWN_UPDATE,
         pools=(proxy.key, true.key),
     )
@@ -221,8 +226,10 @@ def audited_evidence(store: Store, run_id: str) -> Evidence:
         explored=_unpriced(recipe.model, recipe.explore, _record(Pool.load(store, last.refs["explore"]))),
         reference=_unpriced(recipe.model, recipe.regenerate, _record(Samples.load(store, last.refs["audit"]))),
         update=None,
-        origin=f"{groups} audited groups x {recipe.explore.candidates} seeds of run {run_id}, whose policy changed "
-        "between them",
+        origin=(
+            f"{counted(groups, 'audited group')} x {counted(recipe.explore.candidates, 'seed')} of run {run_id}, "
+            "whose policy changed between them"
+        ),
         update_origin=UNKNOWN_UPDATE,
         pools=tuple(summary.refs[name].key for summary in audited for name in ("explore", "audit")),
     )
@@ -270,7 +277,7 @@ def find_key(store: Store, start: str) -> str:
     if not found:
         raise StudyError(f"no pool of the store begins with {start!r}: `solrl pools` lists those there are")
     if len(found) > 1:
-        raise StudyError(f"{len(found)} pools of the store begin with {start!r}: give more of the key")
+        raise StudyError(f"{counted(len(found), 'pool')} of the store begin with {start!r}: give more of the key")
     return found[0]
 
 
@@ -346,7 +353,7 @@ def _side(store: Store, pool: Pool, rewards: Sequence[str]) -> Side:
         resolution=int(pool.spec["conditioning"]["resolution"]),
         record=_record(pool),
         seconds=float(np.median(seconds)) / pool.chunk,
-        price_origin=f"median of {len(seconds)} blocks",
+        price_origin=f"median of {counted(len(seconds), 'block')}",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from solrl_tasks.config.recipe import Recipe, SamplingSpec
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.stages.chunks import samplings
 from solrl_tasks.store.keys import key
 from solrl_tasks.store.records import environment_record
@@ -139,13 +140,19 @@ def forecast_summary(found: Forecast) -> str:
 def _counted(found: Forecast) -> str:
     if not found.missing:
         return "Every run is complete: nothing is to be computed."
-    first = f"{found.missing} steps are missing: at most {found.forwards} forward passes"
+    first = (
+        f"{counted(found.missing, 'step')} {are(found.missing)} missing: at most "
+        f"{counted(found.forwards, 'forward pass', 'forward passes')}"
+    )
     if found.seconds is None:
         lost = sorted({stage for arm in found.arms for stage in arm.unmeasured})
         return f"{first}. No estimate of the time: {', '.join(lost)} of this kind was never measured on this device."
     text = f"{first}, about {show_seconds(found.seconds)} of device time"
     if found.shared_by > 1:
-        text += f" (by figures taken while up to {found.shared_by} processes shared the device, which are too high)"
+        text += (
+            f" (by figures taken while up to {counted(found.shared_by, 'process', 'processes')} shared the device, "
+            "which are too high)"
+        )
     return f"{text}."
 
 

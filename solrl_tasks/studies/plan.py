@@ -13,6 +13,7 @@ import torch
 from scipy.optimize import nnls
 
 from solrl_tasks.config.recipe import WorkersSpec
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.engines.base import hardware_name, report_engines
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.session import Session
@@ -203,20 +204,21 @@ def time_image(steps: int, costs: Sequence[PoolCost]) -> Timing | None:
     if not images:
         return None
     if steps in images:
-        return Timing(seconds[steps] / images[steps], f"{images[steps]} images of {steps} steps")
+        return Timing(seconds[steps] / images[steps], f"{counted(images[steps], 'image')} of {counted(steps, 'step')}")
     known = sorted(images)
     count = sum(images.values())
     if len(known) == 1:
         only = known[0]
         return Timing(
-            seconds[only] / images[only] * steps / only, f"{count} images of {only} steps, in proportion to the steps"
+            seconds[only] / images[only] * steps / only,
+            f"{counted(count, 'image')} of {counted(only, 'step')}, in proportion to the steps",
         )
     means = np.array([seconds[at] / images[at] for at in known])
     weights = np.sqrt([images[at] for at in known])
     design = np.stack([np.ones(len(known)), np.array(known, dtype=np.float64)], axis=1)
     (fixed, each), _ = nnls(design * weights[:, None], means * weights)
     listed = ", ".join(map(str, known))
-    return Timing(float(fixed + each * steps), f"{count} images of {listed} steps, along a line")
+    return Timing(float(fixed + each * steps), f"{counted(count, 'image')} of {listed} steps, along a line")
 
 
 def plan_rows(plan: StudyPlan) -> list[dict[str, str]]:
@@ -241,19 +243,22 @@ def plan_summary(plan: StudyPlan) -> str:
 
 
 def _counted(plan: StudyPlan) -> str:
-    cached = plan.blocks - plan.missing
+    cached, pools = plan.blocks - plan.missing, counted(len(plan.pools), "pool")
     if not plan.missing:
-        return f"All {plan.blocks} blocks of {len(plan.pools)} pools are there: nothing is to be computed."
+        every = "The only block" if plan.blocks == 1 else f"All {plan.blocks} blocks"
+        return f"{every} of {pools} {are(plan.blocks)} there: nothing is to be computed."
     first = (
-        f"{cached} of {plan.blocks} blocks of {len(plan.pools)} pools are there, {plan.missing} are missing: "
-        f"{plan.images} images, {plan.forwards} forward passes"
+        f"{cached} of {counted(plan.blocks, 'block')} of {pools} {are(cached)} there, {plan.missing} "
+        f"{are(plan.missing)} missing: {counted(plan.images, 'image')}, "
+        f"{counted(plan.forwards, 'forward pass', 'forward passes')}"
     )
-    if len(plan.unmeasured) == sum(pool.missing > 0 for pool in plan.pools):
+    unmeasured = len(plan.unmeasured)
+    if unmeasured == sum(pool.missing > 0 for pool in plan.pools):
         return f"{first}. What they take on this device was never measured, so there is no estimate of the time."
     estimate = f"{first}, about {show_seconds(plan.seconds)} of device time"
-    if not plan.unmeasured:
+    if not unmeasured:
         return f"{estimate}."
-    return f"{estimate}, not counting {len(plan.unmeasured)} of the pools: nothing like them was ever measured."
+    return f"{estimate}, not counting {unmeasured} of the pools: nothing like that was ever measured."
 
 
 def show_seconds(seconds: float) -> str:
@@ -275,7 +280,10 @@ def _plan(
         seconds, basis = 0.0, "all is there"
     elif sampled < len(blocks):
         # Blocks that are only scored again take what their reward takes, which nobody records by itself.
-        seconds, basis = None, f"{len(blocks) - sampled} blocks only lack a score, whose time is not known apart"
+        seconds, basis = (
+            None,
+            _lacking_scores(len(blocks) - sampled),
+        )
     elif timing is None:
         seconds, basis = None, "nothing like it was measured on this device"
     else:
@@ -289,6 +297,12 @@ def _plan(
         images=images,
         seconds=seconds,
         basis=basis,
+    )
+
+
+def _lacking_scores(blocks: int) -> str:
+    return (
+        f"{counted(blocks, 'block')} only {'lacks' if blocks == 1 else 'lack'} a score, whose time is not known apart"
     )
 
 

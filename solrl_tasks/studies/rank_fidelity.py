@@ -15,6 +15,7 @@ from solrl_tasks.config.base import Frozen
 from solrl_tasks.config.extensions import build, find_extension
 from solrl_tasks.config.load import describe
 from solrl_tasks.config.recipe import ExtensionSpec, Positive, Recipe, SamplingSpec
+from solrl_tasks.config.words import counted
 from solrl_tasks.sampling.identity import exploration_seed
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.recorded import PolicyName, StudyError, find_policy, resolve_policy
@@ -174,7 +175,9 @@ def settle_settings(recipe: Recipe, asked: Mapping[str, Any]) -> RankSettings:
     except ValidationError as error:
         raise StudyError(describe(error)) from error
     if max(settings.counts) > explore.candidates:
-        raise StudyError(f"counts are {list(settings.counts)}, but there are {explore.candidates} candidates a prompt")
+        raise StudyError(
+            f"counts are {list(settings.counts)}, but there are {counted(explore.candidates, 'candidate')} a prompt"
+        )
     return settings
 
 

@@ -31,6 +31,7 @@ from solrl_tasks.analysis.gain import (
 )
 from solrl_tasks.analysis.order_statistics import gaussian_contrast
 from solrl_tasks.analysis.ranks import spearman
+from solrl_tasks.config.words import counted
 from solrl_tasks.stages.recorded import StudyError
 from solrl_tasks.studies.evidence import Evidence
 
@@ -265,12 +266,15 @@ def points_of(steps: NDArray[np.int64], line: Floats) -> list[tuple[int, float]]
 def _check(evidence: Evidence, threshold: float) -> None:
     prompts, candidates = evidence.proxy.shape
     if not 2 <= evidence.keep <= candidates:
-        raise StudyError(f"keep is {evidence.keep}: of {candidates} candidates 2 to {candidates} can be kept")
+        raise StudyError(
+            f"keep is {evidence.keep}: of {counted(candidates, 'candidate')} 2 to {candidates} can be kept"
+        )
     if not threshold > 0:
         raise StudyError(f"threshold is {threshold}: an elasticity to stop at is above 0, such as 0.5; 1 is best value")
     if not _whole(evidence).any():
         raise StudyError(
-            f"each of {prompts} groups has candidates that lack a reward, so that {evidence.keep} cannot be kept of "
+            f"each of {counted(prompts, 'group')} has candidates that lack a reward, so that {evidence.keep} cannot "
+            "be kept of "
             "every choice of them: see what failed and score again, or ask for other prompts"
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import Ref
@@ -73,5 +74,5 @@ def _origin(store: Store, ref: Ref) -> PoolOrigin:
     known = tuple(record for record in records.values() if record is not None)
     lost = len(records) - len(known)
     if lost:
-        return PoolOrigin(ref.key, known, f"{lost} of its {len(records)} environment records cannot be read")
+        return PoolOrigin(ref.key, known, f"{lost} of its {counted(len(records), 'environment record')} cannot be read")
     return PoolOrigin(ref.key, known, "" if known else "none of its blocks can be read")

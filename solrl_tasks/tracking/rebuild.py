@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.words import counted
 from solrl_tasks.tracking.mlflow_client import TrackingError, connect
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import MlflowRun, RunFacts, Status, publish, set_aside
@@ -72,7 +73,7 @@ def compare(summaries: Sequence[Summary], run: MlflowRun) -> tuple[str, ...]:
     lines = [f"{point.name} of step {point.step} is missing" for point in missing]
     lines += [f"{point.name} of step {point.step} is {point.value}, which the store does not say" for point in foreign]
     if not lines:
-        lines = [f"{len(shown) - len(held)} values stand twice"]
+        lines = [f"twice there: {counted(len(shown) - len(held), 'value')}"]
     more = len(lines) - NAMED
     return (*lines[:NAMED], *([f"and {more} more"] if more > 0 else []))
 

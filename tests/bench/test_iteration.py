@@ -30,5 +30,5 @@ def test_orchestration_is_the_wall_time_that_no_device_work_fills():
 
 
 def test_a_run_that_only_warms_up_has_no_average():
-    with pytest.raises(ValueError, match="1 iterations were run, of which 1 warm up"):
+    with pytest.raises(ValueError, match="1 iteration ran, of which 1 to warm up"):
         report_iterations(environment(), {}, {}, [summary(0, 0), summary(1, 9)], warm_up=1, peak_bytes=None)

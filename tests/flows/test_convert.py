@@ -24,7 +24,7 @@ def test_mistakes_are_told_in_words(solrl: Solrl, tmp_path: Path):
     source = tmp_path / "odd.pt"
     torch.save({"a": torch.zeros(1)}, source)
     for arguments, message in (
-        (("hpsv2", source), "1 tensors that the key map does not know (a)"),
+        (("hpsv2", source), "1 tensor that the key map does not know (a)"),
         (("hpsv2", tmp_path / "none.pt"), "there is no file"),
         (("pickscore", source), "has no weights to convert; those that have: aesthetic, hpsv2, imagereward"),
         (("beauty", source), "unknown reward 'beauty'"),

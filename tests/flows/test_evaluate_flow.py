@@ -89,7 +89,7 @@ def test_other_prompts_are_taken_whole_and_may_not_be_trained_on(solrl: Solrl, h
     assert evaluation["content"]["content"]["prompts"] == ["a green hill", "a lake", "a moon"]
     (tmp_path / "bench.jsonl").write_text('{"prompt": "a red circle and thing 0"}\n')
     refused = solrl("evaluate", "done", "--heldout", tmp_path / "bench.jsonl")
-    assert "share 1 prompts, such as 'a red circle and thing 0'" in refused.err
+    assert "share 1 prompt, such as 'a red circle and thing 0'" in refused.err
 
 
 @pytest.mark.slow

@@ -207,7 +207,7 @@ def test_missing_and_unexpected_tensors_are_listed(hps, tmp_path):
     deeper = {**tensors, "transformer.resblocks.7.ln_1.bias": torch.zeros(24)}
     for content, message in (
         (lacking, r"1 missing \(vision_model.embeddings.class_embedding\)"),
-        (strange, r"1 tensors that the key map does not know \(visual.head.weight\)"),
+        (strange, r"1 tensor that the key map does not know \(visual.head.weight\)"),
         (deeper, r"1 unexpected \(text_model.encoder.layers.7.layer_norm1.bias\)"),
         (shape, r"1 of another shape \(visual_projection.weight is \[2, 2\], expected \[16, 32\]\)"),
     ):
@@ -309,7 +309,7 @@ def _spoilt(change):
 @pytest.mark.parametrize("change", [torch.Tensor.to_sparse, torch.Tensor.long, lambda t: t.to(torch.complex64)])
 def test_tensors_that_are_no_plain_numbers_are_refused(tmp_path, change):
     torch.save(_spoilt(change), tmp_path / "head.pth")
-    with pytest.raises(CheckpointError, match=r"1 tensors are not dense floating-point numbers \(layers\.0\.weight\)"):
+    with pytest.raises(CheckpointError, match=r"1 tensor is not dense and floating-point \(layers\.0\.weight\)"):
         convert(*find_checkpoint("aesthetic"), tmp_path / "head.pth", tmp_path / "out", None)
 
 

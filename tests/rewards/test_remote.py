@@ -87,7 +87,7 @@ def test_reasons_stay_with_their_images_over_several_requests():
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (answer(1.0), "answered 1 scores for 2 images: it must answer one each"),
+        (answer(1.0), "answered 1 score for 2 images: it must answer one each"),
         (answer(1.0, 2.0, 3.0), "answered 3 scores for 2 images"),
         (answer(1.0, 2.0, version="8"), "is of version '8' now, but scores of version '7' are expected"),
         (answer(1.0, 2.0, reward="other"), "serves the reward 'other', not 'pixel'"),

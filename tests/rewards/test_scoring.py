@@ -99,7 +99,7 @@ def test_a_score_that_is_not_finite_is_invalid_and_not_retried(bad):
 
 @pytest.mark.parametrize("returned", [[1.0], [1.0, 2.0, 3.0], []])
 def test_a_wrong_length_is_an_error(returned):
-    with pytest.raises(RewardError, match=f"reward 'fake' returned {len(returned)} scores for 2 images"):
+    with pytest.raises(RewardError, match=f"reward 'fake' returned {len(returned)} scores? for 2 images"):
         score(Fake(lambda _: returned), *batch(1, 2))
 
 
@@ -109,7 +109,7 @@ def test_a_wrong_length_in_a_retry_is_an_error_too():
             raise RuntimeError
         return [1.0, 1.0]
 
-    with pytest.raises(RewardError, match="returned 2 scores for 1 images"):
+    with pytest.raises(RewardError, match="returned 2 scores for 1 image:"):
         score(Fake(act), *batch(1, 2))
 
 

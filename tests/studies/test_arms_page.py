@@ -160,8 +160,8 @@ def test_what_is_not_complete_failed_or_cannot_run_is_said(family):
     ]
     found = study(family, some, outcomes)
     text = arms_summary(found)
-    assert "Failed: controls-a." in text and "1 runs are not complete" in text
-    assert "7 forward passes were made and weights were loaded 1 times" in text
+    assert "Failed: controls-a." in text and "1 run is not complete" in text
+    assert "This time: 7 forward passes, 1 load of weights." in text
     page = arms_page(found, ["x"])
     assert "RuntimeError: the device is gone" in render_html(page)
     assert {row["arm"]: row["seeds"] for row in arm_rows(found)}["solrl-nvfp4"] == "0 of 2"

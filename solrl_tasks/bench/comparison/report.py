@@ -13,6 +13,7 @@ from solrl_tasks.analysis.progress import crossing, first_reach, mean_curve, pai
 from solrl_tasks.bench.comparison.arms import UNTRAINED, PlannedRun, Selection
 from solrl_tasks.bench.comparison.gradients import GradientCosines
 from solrl_tasks.config.base import Frozen
+from solrl_tasks.config.words import counted
 from solrl_tasks.tracking.summary import Summary
 
 ANCHORS: Final = ("ram", "nft", "awm", "awm-free")
@@ -169,8 +170,8 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     usable = [record for record in records if len(record.measured) > 1]
     rewards = sorted({record.reward for record in usable})
     if len(rewards) != 1:
-        counted = f"{len(usable)} of {len(records)} runs have two evaluations"
-        raise NothingToCompareError(f"{counted}; their trained rewards are {rewards}: one is needed")
+        complete = f"{len(usable)} of {counted(len(records), 'run')} with two evaluations"
+        raise NothingToCompareError(f"{complete}; their trained rewards are {rewards}: one is needed")
     groups: dict[tuple[str, Selection], list[RunRecord]] = {}
     for record in usable:
         groups.setdefault((record.run.arm, record.run.selection), []).append(record)

@@ -12,6 +12,7 @@ from solrl_tasks.analysis.estimates import Estimate, mean_estimate, paired_diffe
 from solrl_tasks.analysis.plateau import find_plateau
 from solrl_tasks.analysis.progress import mean_curve, paired_curves
 from solrl_tasks.analysis.time_to_reward import AtShare, time_to_reward
+from solrl_tasks.config.words import counted
 from solrl_tasks.studies.results.findings import (
     SECONDS_PER_HOUR,
     TAIL,
@@ -45,7 +46,8 @@ def find_results(records: Sequence[ArmRecord], roles: Roles, iterations: int) ->
     if not groups:
         reached = max((record.last_step for record in records), default=-1)
         raise NothingToReportError(
-            f"none of {len(records)} runs has {iterations} iterations and two evaluations; the longest has "
+            f"none of {counted(len(records), 'run')} has {counted(iterations, 'iteration')} and two evaluations; the "
+            "longest has "
             f"{max(reached, 0)}: run on, or report fewer iterations"
         )
     # The baseline explores no more than it keeps: the method says how many candidates there are.

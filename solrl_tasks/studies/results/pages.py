@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports import images
 from solrl_tasks.reports.markdown import render_linked
 from solrl_tasks.reports.page import Commands, Page, Section, Settings
@@ -119,9 +120,11 @@ def _summary(found: Results) -> str:
     seeds = sorted({len(arm.seeds) for arm in found.arms})
     many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     return (
-        f"Embedded model, reward `{found.reward}`, {found.iterations} iterations, {many} training seeds an arm, "
-        f"{found.candidates} candidates of which {found.keep} are kept, held-out reward over {found.prompts} prompts x "
-        f"{found.prompt_seeds} seeds; on {', '.join(found.hardware) or 'hardware that was not recorded'}. "
+        f"Embedded model, reward `{found.reward}`, {counted(found.iterations, 'iteration')}, "
+        f"{many} training seeds an arm, "
+        f"{counted(found.candidates, 'candidate')} of which {found.keep} are kept, held-out reward over "
+        f"{counted(found.prompts, 'prompt')} x "
+        f"{counted(found.prompt_seeds, 'seed')}; on {', '.join(found.hardware) or 'hardware that was not recorded'}. "
         f"Of {len(found.claims)} published statements of {PAPER}: {told or 'none could be compared'}."
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from solrl_tasks.config.recipe import ExtensionSpec, Recipe
+from solrl_tasks.config.words import counted
 from solrl_tasks.studies.arms import Arm, ArmError, ArmRun, arm_recipe, make_arm, plan_runs, study_recipe
 from solrl_tasks.studies.controls import controls
 from solrl_tasks.studies.families import Available, split_runnable
@@ -111,11 +112,15 @@ def plan_results(recipe: Recipe, settings: Settings, available: Available, folde
         own = next(arm for arm in family.arms if arm.name == METHOD)
         steps[base.explore.steps] = candidates[settings.candidates] = METHOD
         for value in (value for value in STEPS if value not in steps):
-            ablated.append(_varied(base, own, f"steps-{value}", f"{value} explore steps", {"explore.steps": value}))
+            ablated.append(
+                _varied(base, own, f"steps-{value}", f"{counted(value, 'explore step')}", {"explore.steps": value})
+            )
             steps[value] = ablated[-1].name
         for value in (value for value in CANDIDATES if settings.keep < value < settings.candidates):
             changes = {"explore.candidates": value, "explore.chunk": value}
-            ablated.append(_varied(base, own, f"candidates-{value}", f"{value} candidates a prompt", changes))
+            ablated.append(
+                _varied(base, own, f"candidates-{value}", f"{counted(value, 'candidate')} a prompt", changes)
+            )
             candidates[value] = ablated[-1].name
     runnable, absent = split_runnable(base, ablated, available)
     roles = Roles(

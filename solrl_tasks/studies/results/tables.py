@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Provenance, Table
 from solrl_tasks.studies.results.cells import (
     ABSENT,
@@ -121,7 +122,10 @@ def rank_blocks(found: Results) -> list[Block]:
     published = ("published, overall", "BF16", f"{RANKS.spearman}", f"{RANKS.kendall}", *[ABSENT] * len(tops))
     rows.append((*published, *(plain_number(RANKS.best.get(top, math.nan), ".3f") for top in tops), ABSENT))
     columns = ("proxy", "reference", "Spearman", "Kendall", *each, "contrast")
-    caption = f"Ranks of {ranking.candidates} seeds of each of {ranking.prompts} prompts, untrained model"
+    caption = (
+        f"Ranks of {counted(ranking.candidates, 'seed')} of each of {counted(ranking.prompts, 'prompt')}, untrained "
+        "model"
+    )
     note = "What the publication counts as a match we have not read: its rates stand under the lenient measure."
     where = Provenance(ranking.hardware, "", None, "measured", "errors over prompts")
     return [Table(caption, columns, tuple(rows), where, note), *claim_lines(found.rank_claims)]
@@ -136,7 +140,10 @@ def _rank_row(row: ProxyRow, tops: Sequence[int]) -> tuple[str, ...]:
         *(row.match[k] for k in tops),
         row.contrast,
     ]
-    proxy, reference = f"{row.engine}{kind}, {row.steps} steps", f"{row.reference_engine}, {row.reference_steps} steps"
+    proxy, reference = (
+        f"{row.engine}{kind}, {counted(row.steps, 'step')}",
+        f"{row.reference_engine}, {counted(row.reference_steps, 'step')}",
+    )
     return (proxy, reference, *(shown(one, 3) for one in estimates))
 
 

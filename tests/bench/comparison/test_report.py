@@ -48,7 +48,7 @@ def test_a_run_that_is_not_as_far_shortens_the_curve_and_one_without_evaluations
     arm = only(compare([GRPO[0], record("flow-grpo", "plain", 2, [0.1, 0.5])]).arms)
     assert arm.iterations == (0, 1)
     assert only(compare([GRPO[0], record("flow-grpo", "plain", 2, [0.1])]).arms).seeds == (1,)
-    with pytest.raises(NothingToCompareError, match="0 of 1 runs"):
+    with pytest.raises(NothingToCompareError, match="0 of 1 run "):
         compare([record("ram", "plain", 1, [0.1])])
 
 

@@ -154,7 +154,7 @@ def test_runs_that_are_not_as_far_are_left_out_and_counted():
     found = find_results([*records(), short], ROLES, 10)
     assert (found.arm("solrl-nvfp4").seeds, found.arm("solrl-nvfp4").left_out) == ((1, 2, 3, 4), 1)
     assert find_results([*records(), short], ROLES, 1).arm("solrl-nvfp4").seeds == (1, 2, 3, 4, 5)
-    with pytest.raises(NothingToReportError, match=r"none of 1 runs has 10 iterations.*longest has 1"):
+    with pytest.raises(NothingToReportError, match=r"none of 1 run has 10 iterations.*longest has 1"):
         find_results([short], ROLES, 10)
     with pytest.raises(NothingToReportError, match="longest has 0"):
         find_results([], ROLES, 10)
