@@ -1,7 +1,7 @@
 """Plots of runs and studies: off screen, the same bytes for the same numbers, no global state touched."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -35,6 +35,32 @@ _STYLE: Final[dict[Any, Any]] = {
 
 
 @dataclass(frozen=True)
+class Look:
+    """What tells a line from others: its colour, and dashes and marks where there are more lines than colours."""
+
+    colour: str
+    dash: str = "-"
+    mark: str = "o"
+
+
+NEUTRAL: Final = Look(INK)
+"""Of a line that stands for none of those that have a look of their own."""
+STROKES: Final = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each name, by its place among all of them.
+
+    Give all names that a study has: each is then the same in every plot of it, whichever others are in that plot.
+    """
+    found = {}
+    for place, name in enumerate(dict.fromkeys(names)):
+        again, colour = divmod(place, len(COLOURS))
+        found[name] = Look(COLOURS[colour], *STROKES[again % len(STROKES)])
+    return found
+
+
+@dataclass(frozen=True)
 class Series:
     """One line of a plot.
 
@@ -44,6 +70,7 @@ class Series:
         y: means; a NaN leaves a gap.
         error: standard errors of ``y``, or None where there is none.
         bounds: lower and upper bounds of ``y``, or None where there are none; drawn in the place of ``error``.
+        look: see ``looks``; None is by its place in the plot.
     """
 
     label: str
@@ -51,6 +78,7 @@ class Series:
     y: Sequence[float]
     error: Sequence[float] | None = None
     bounds: tuple[Sequence[float], Sequence[float]] | None = None
+    look: Look | None = None
 
     def __post_init__(self) -> None:
         beside = [values for values in (self.error, *(self.bounds or ())) if values is not None]
@@ -100,17 +128,19 @@ def progress_curve(
     title: str = "",
     errors: Literal["band", "bars"] = "band",
     kind: Literal["png", "svg"] = "png",
+    even: float | None = None,
 ) -> bytes:
     """Held-out reward over whatever was spent, such as optimizer steps or hours, with its errors.
 
     Args:
         across: name of the axis of what was spent.
         errors: a band as ``reward_curve`` has, or bars, which do not hide each other where they are wide.
+        even: height of a dotted line across the plot, such as 1 of ratios.
 
     Raises:
         ValueError: there is nothing to draw.
     """
-    return _draw(series, (across, reward, title), errors, kind)
+    return _draw(series, (across, reward, title), errors, kind, even)
 
 
 def noise_curve(
@@ -253,15 +283,24 @@ def _encode(figure: Figure, kind: str) -> bytes:
     return file.getvalue()
 
 
-def _draw(series: Sequence[Series], names: tuple[str, str, str], errors: Literal["band", "bars"], kind: str) -> bytes:
+def _draw(
+    series: Sequence[Series],
+    names: tuple[str, str, str],
+    errors: Literal["band", "bars"],
+    kind: str,
+    even: float | None = None,
+) -> bytes:
     if not series:
         raise ValueError("a plot needs at least one series")
     with rc_context(_STYLE):
         figure = Figure(figsize=SIZE, dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        for colour, line in zip(_cycle(len(series)), series, strict=True):
-            _add(axes, line, colour, errors)
+        by_place = looks(str(place) for place in range(len(series)))
+        for look, line in zip(by_place.values(), series, strict=True):
+            _add(axes, line, line.look or look, errors)
+        if even is not None:
+            axes.axhline(even, color=SOFT, linewidth=1.0, linestyle=":")
         labelled = sum(bool(line.label) for line in series)
         _dress(axes, names, legend=0 < labelled <= CROWD)
         if labelled > CROWD:
@@ -274,10 +313,11 @@ def _cycle(count: int) -> list[str]:
     return [COLOURS[position % len(COLOURS)] for position in range(count)]
 
 
-def _add(axes: Axes, line: Series, colour: str, errors: Literal["band", "bars"]) -> None:
-    x, y = _floats(line.x), _floats(line.y)
+def _add(axes: Axes, line: Series, look: Look, errors: Literal["band", "bars"]) -> None:
+    x, y, colour = _floats(line.x), _floats(line.y), look.colour
     reach = line.reach()
-    axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=4, label=line.label or None)
+    drawn: dict[str, Any] = {"color": colour, "linestyle": look.dash, "marker": look.mark}
+    axes.plot(x, y, linewidth=1.8, markersize=4, label=line.label or None, **drawn)
     if reach is None:
         return
     below, above = reach

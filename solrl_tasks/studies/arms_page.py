@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from solrl_tasks.analysis.estimates import Estimate, confidence_interval, mean_estimate
-from solrl_tasks.analysis.plots import Series, progress_curve, reward_curve
+from solrl_tasks.analysis.plots import Series, looks, progress_curve, reward_curve
+from solrl_tasks.config.words import are, counted
 from solrl_tasks.reports.page import Block, Commands, Figure, Page, Provenance, Section, Settings, Table, Text
 from solrl_tasks.reports.provenance import UNKNOWN, engine_kind
 from solrl_tasks.studies.arm_costs import ABSENT, cost_tables, modelled_hours
@@ -41,16 +42,20 @@ def arms_summary(study: ArmStudy) -> str:
     """What came out, in a few sentences of markdown."""
     groups = study.complete
     if not groups:
-        return f"No run of {study.iterations} iterations is complete yet: the same command goes on. {_state(study)}"
+        return (
+            f"No run of {counted(study.iterations, 'iteration')} is complete yet: the same command goes on. "
+            f"{_state(study)}"
+        )
     gains = {name: gain(records, study.iterations) for name, records in groups.items()}
     best = max(gains, key=lambda name: gains[name].mean)
     reward = next(iter(groups.values()))[0].reward
     base = study.family.baseline
     seeds = gains[best].n
-    error = f"standard error over {seeds} training seeds" if seeds > 1 else "of one training seed"
+    error = f"standard error over {counted(seeds, 'training seed')}" if seeds > 1 else "of one training seed"
     rose = "rose most in" if gains[best].mean > 0 else "rose in no arm, and fell least in"
     text = (
-        f"Held-out `{reward}` after {study.iterations} iterations {rose} **{best}**, by {_shown(gains[best])} ({error})"
+        f"Held-out `{reward}` after {counted(study.iterations, 'iteration')} {rose} **{best}**, by "
+        f"{_shown(gains[best])} ({error})"
     )
     others = [name for name in gains if name != best]
     if others:
@@ -98,10 +103,15 @@ def _state(study: ArmStudy) -> str:
     if study.failed:
         parts.append(f"Failed: {', '.join(one.run_id for one in study.failed)}.")
     if study.unfinished:
-        parts.append(f"{len(study.unfinished)} runs are not complete: the same command goes on.")
+        parts.append(
+            f"{counted(len(study.unfinished), 'run')} {are(len(study.unfinished))} not complete: the same command "
+            "goes on."
+        )
     parts += study.family.left_out()
     forwards, loads = (sum(getattr(one, name) for one in study.outcomes) for name in ("forwards", "loads"))
-    parts.append(f"This time {forwards} forward passes were made and weights were loaded {loads} times.")
+    parts.append(
+        f"This time: {counted(forwards, 'forward pass', 'forward passes')}, {counted(loads, 'load')} of weights."
+    )
     return " ".join(parts)
 
 
@@ -143,7 +153,7 @@ def _curves(study: ArmStudy) -> list[Block]:
     blocks: list[Block] = [
         Figure(
             "Held-out reward over iterations",
-            reward_curve(_lines(groups, study.iterations, lambda _: 1.0), reward),
+            reward_curve(_lines(study, lambda _: 1.0), reward),
             f"Held-out {reward} over iterations, a line for each arm",
             measured_on(study, "bands are one standard error over training seeds"),
         )
@@ -162,7 +172,7 @@ def _curves(study: ArmStudy) -> list[Block]:
             modelled_hours,
         ),
     ):
-        lines = _lines(groups, study.iterations, cost)
+        lines = _lines(study, cost)
         if lines:
             alt = f"Held-out {reward} over {across}, a line for each arm"
             blocks.append(Figure(caption, progress_curve(lines, across, reward), alt, said))
@@ -217,14 +227,16 @@ def _engine(records: Sequence[ArmRecord]) -> str:
     return name if where == UNKNOWN else f"{name} ({engine_kind(name, where)})"
 
 
-def _lines(groups: Groups, iterations: int, cost: Callable[[Sequence[ArmRecord]], float | None]) -> list[Series]:
-    lines = []
-    for name, records in groups.items():
+def _lines(study: ArmStudy, cost: Callable[[Sequence[ArmRecord]], float | None]) -> list[Series]:
+    lines, iterations = [], study.iterations
+    known = looks([*(arm.name for arm in study.family.arms), *study.family.absent])
+    for name, records in study.complete.items():
         each = cost(records)
         if each is not None:
             steps, values = curve(records, iterations)
             x = [step * each for step in steps]
-            lines.append(Series(name, x, [one.mean for one in values], [one.stderr for one in values]))
+            means, errors = [one.mean for one in values], [one.stderr for one in values]
+            lines.append(Series(name, x, means, errors, look=known[name]))
     return lines
 
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from solrl_tasks.analysis.estimates import Bounded
-from solrl_tasks.analysis.plots import Series, heat_map, rank_curve
+from solrl_tasks.analysis.plots import Look, Series, heat_map, looks, rank_curve
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import (
     Commands,
     Figure,
@@ -47,7 +48,7 @@ RULE: Final = """\
 The smallest step count that is within one paired {level} bootstrap interval, over prompts, of the best at higher
 counts. The highest count measured has nothing above it and is never the answer. *Left to gain* is what the best
 higher count has over the one named, or over the last but one where none is; its upper bound is a gain that so few
-prompts cannot rule out.
+prompts cannot rule out. Of fewer than {few} prompts nothing of this is resolved: their intervals are too narrow.
 """
 MEANING: Final = """\
 * *Spearman*, *Kendall* (tau-b): of a prompt's {n} seeds; 0 by chance.
@@ -130,11 +131,36 @@ def caution(result: RankFidelity) -> str:
     )
 
 
+def is_settled(one: Saturated) -> bool:
+    """Whether there are prompts enough to rely on what was found of a saturation; see ``FEW``."""
+    return one.found.left is not None and one.found.left.n >= FEW
+
+
+def saturation_words(result: RankFidelity, one: Saturated) -> str:
+    """What was found of a saturation and how sure it is: the interval that the rule looks at, and of how many prompts.
+
+    That no gain of more steps is resolved is not that there is none: the interval has what cannot be ruled out. The
+    headline, the table and the command line all say this.
+    """
+    found, left = one.found, one.found.left
+    if left is None or left.n < 2:
+        return found.reason
+    gain = f"{left.mean:.2g} [{left.low:.2g}, {left.high:.2g}] ({_level(result)}, {counted(left.n, 'prompt')})"
+    if found.step is None:
+        curve = [pool for pool in result.proxies if pool.series == one.series]
+        last = max(pool.steps for pool in curve if not _against(pool, one.reference).same)
+        told = f"not reached within {counted(last, 'step')}: more steps still gain {gain}"
+    else:
+        told = f"no gain beyond {counted(found.step, 'step')} is resolved: {gain}"
+    return told if is_settled(one) else f"unresolved, {told}, which are too few to tell"
+
+
 def _summary(result: RankFidelity) -> str:
     last = _references(result)[-1]
     engine = result.references[-1].engine
     lines = [
-        f"{len(result.prompts)} held-out prompts x {result.candidates} seeds of {plain(result.policy)}, ranked by "
+        f"{counted(len(result.prompts), 'held-out prompt')} x {counted(result.candidates, 'seed')} of "
+        f"{plain(result.policy)}, ranked by "
         f"{plain(', '.join(result.rewards))}. Against {engine} at {last} steps:",
         "",
     ]
@@ -150,10 +176,13 @@ def _sentence(result: RankFidelity, one: Saturated) -> str:
     chosen = next((pool for pool in curve if pool.steps == one.found.step), curve[-1])
     against = _against(chosen, one.reference)
     if against.same:
-        return f"saturation is not known: {one.found.reason}"
+        return f"saturation is not known: {saturation_words(result, one)}"
     rho, share = against.metrics["spearman"], against.metrics["contrast_share"]
-    at = f"at {chosen.steps} steps rank correlation {_interval(rho)}, contrast {_interval(share)} of the ideal one"
-    return f"saturation {one.found.reason}; {at}"
+    at = (
+        f"at {counted(chosen.steps, 'step')} rank correlation {_interval(rho)}, contrast {_interval(share)} of the "
+        "ideal one"
+    )
+    return f"saturation: {saturation_words(result, one)}; {at}"
 
 
 def _drawn(result: RankFidelity, reference: int) -> Section:
@@ -168,10 +197,12 @@ def _drawn(result: RankFidelity, reference: int) -> Section:
         f"Heat map of rank correlation against {reference} steps: a row for each engine, a column for each step count",
         _provenance(result),
     )
+    # One that is the reference itself is in some plots and not in others.
+    known = looks(pool.series for pool in result.proxies)
     curves = [
         Figure(
             f"{words[0].upper()}{words[1:]}, against {reference} steps; bars are {_level(result)} bootstrap intervals.",
-            rank_curve(_series(pools, reference, metric), words),
+            rank_curve(_series(pools, reference, metric, known), words),
             f"Curves of {words} over explore steps, one for each engine, against {reference} steps",
             _provenance(result),
         )
@@ -191,14 +222,14 @@ def _heat(result: RankFidelity, pools: Sequence[PoolFacts], reference: int) -> b
     return heat_map(values, [names[row] for row in rows], [str(steps) for steps in columns], ("explore steps", "", ""))
 
 
-def _series(pools: Sequence[PoolFacts], reference: int, metric: str) -> list[Series]:
+def _series(pools: Sequence[PoolFacts], reference: int, metric: str, known: Mapping[str, Look]) -> list[Series]:
     lines = []
     for name in dict.fromkeys(pool.series for pool in pools):
         curve = [pool for pool in pools if pool.series == name]
         found = [_against(pool, reference).metrics[metric] for pool in curve]
         bounds = [one.low for one in found], [one.high for one in found]
         steps, means = [pool.steps for pool in curve], [one.mean for one in found]
-        lines.append(Series(_shown_series(curve[0]), steps, means, bounds=bounds))
+        lines.append(Series(_shown_series(curve[0]), steps, means, bounds=bounds, look=known[name]))
     return lines
 
 
@@ -254,14 +285,19 @@ def _saturation(result: RankFidelity) -> Section:
                 one.series,
                 str(one.reference),
                 NAMES[one.metric],
-                "none" if one.found.step is None else str(one.found.step),
+                _step(one),
                 "none" if left is None or left.n < 2 else f"{left.mean:.3g} [{left.low:.3g}, {left.high:.3g}]",
-                one.found.reason,
+                saturation_words(result, one),
             )
         )
     columns = ("series", "reference steps", "measure", "saturates at", "left to gain", "in words")
-    rule = RULE.format(level=_level(result))
+    rule = RULE.format(level=_level(result), few=FEW)
     return Section("Where more steps stop paying", (Text(rule), Table("Saturation", columns, tuple(rows))))
+
+
+def _step(one: Saturated) -> str:
+    step = "none" if one.found.step is None else str(one.found.step)
+    return step if is_settled(one) or one.found.left is None else f"{step} (unresolved)"
 
 
 def _meaning(result: RankFidelity) -> Section:
@@ -294,7 +330,7 @@ def _references(result: RankFidelity) -> list[int]:
 
 def _reference_name(result: RankFidelity, steps: int) -> str:
     pool = next(pool for pool in result.references if pool.steps == steps)
-    return f"{pool.engine}, {steps} steps, {pool.sampler}"
+    return f"{pool.engine}, {counted(steps, 'step')}, {pool.sampler}"
 
 
 def _against(pool: PoolFacts, reference: int) -> Compared:

@@ -5,10 +5,19 @@ import math
 import pytest
 
 from solrl_tasks.analysis.estimates import Bounded
+from solrl_tasks.analysis.saturation import Saturation
 from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.page import Commands, Figure, Table, Text
 from solrl_tasks.studies.rank_fidelity import make_study, settle_settings
-from solrl_tasks.studies.rank_report import caution, rank_curves, rank_metrics, rank_page, show_bounded
+from solrl_tasks.studies.rank_report import (
+    FEW,
+    caution,
+    rank_curves,
+    rank_metrics,
+    rank_page,
+    saturation_words,
+    show_bounded,
+)
 from solrl_tasks.studies.rank_results import RankFidelity, measure_ranks
 
 COMMAND = "solrl study rank-fidelity --steps 1,2"
@@ -59,6 +68,30 @@ def test_few_prompts_are_said_to_be_few(result):
     assert caution(result) in rank_page(result, {}).summary
     many = result.model_copy(update={"prompts": result.prompts * 12})
     assert caution(many) == ""
+
+
+def saturated(result, step, units, low=-0.1, high=0.3):
+    left = Bounded(mean=0.1, stderr=0.1, n=units, spread=0.2, low=low, high=high)
+    found = Saturation(step=step, left=left, reason="as stored")
+    each = tuple(one.model_copy(update={"found": found}) for one in result.saturation)
+    return result.model_copy(update={"saturation": each})
+
+
+def test_the_headline_of_saturation_is_no_surer_than_its_interval(result):
+    few, many = saturated(result, 2, 4), saturated(result, 2, FEW)
+    gain = "no gain beyond 2 steps is resolved: 0.1 [-0.1, 0.3] (95 %, {} prompts)"
+    assert saturation_words(few, few.saturation[0]) == f"unresolved, {gain.format(4)}, which are too few to tell"
+    assert saturation_words(many, many.saturation[0]) == gain.format(FEW)
+    for one, words in ((few, "unresolved, "), (many, "")):
+        page = rank_page(one, {})
+        assert f"saturation: {words}no gain beyond 2 steps" in page.summary and "saturation at" not in page.summary
+        (table,) = [block for block in page.blocks if isinstance(block, Table) and block.caption == "Saturation"]
+        assert {row[3] for row in table.rows} == {"2 (unresolved)" if words else "2"}
+        assert {row[5] for row in table.rows} == {saturation_words(one, one.saturation[0])}, "the same in the body"
+    rising = saturated(result, None, FEW, low=0.02)
+    assert "not reached within 3 steps: more steps still gain 0.1 [0.02, 0.3]" in rank_page(rising, {}).summary
+    lone = saturated(result, None, 1)
+    assert saturation_words(lone, lone.saturation[0]) == "as stored"
 
 
 def test_equal_figures_have_no_spread():

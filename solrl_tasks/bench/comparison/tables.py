@@ -1,14 +1,15 @@
 """The comparison as a page of tables, and its plots."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from solrl_tasks.analysis.estimates import Estimate, confidence_interval
-from solrl_tasks.analysis.plots import Series, progress_curve, reward_curve
+from solrl_tasks.analysis.plots import Look, Series, looks, progress_curve, reward_curve
 from solrl_tasks.bench.comparison.gradients import GradientCosines
 from solrl_tasks.bench.comparison.report import BESIDES, ArmResult, AtLevel, Comparison, PairedGain, Reach
 from solrl_tasks.bench.comparison.tuning import ArmRates
+from solrl_tasks.config.words import counted
 
 NOT_REACHED: Final = "not reached"
 
@@ -33,18 +34,18 @@ def page(found: Comparison, rates: Sequence[ArmRates] = ()) -> str:
 
 def plots(found: Comparison) -> dict[str, bytes]:
     """PNG files by name: held-out reward over everything that was spent, and the gain of two-stage selection."""
-    drawn = {}
+    drawn, known = {}, looks(arm.arm for arm in found.arms)
     for how in dict.fromkeys(arm.selection for arm in found.arms):
         arms = [arm for arm in found.arms if arm.selection == how]
         title = f"Held-out reward, {how} selection"
-        drawn[f"{how}-iterations"] = reward_curve(_series(arms, lambda arm: arm.iterations), found.reward, title)
+        drawn[f"{how}-iterations"] = reward_curve(_series(arms, _iterations, known), found.reward, title)
         for name, across, place in (
             ("optimizer-steps", "optimizer steps", _steps),
             ("gpu-hours", "modelled GPU-hours", _hours),
         ):
-            drawn[f"{how}-{name}"] = progress_curve(_series(arms, place), across, found.reward, title)
+            drawn[f"{how}-{name}"] = progress_curve(_series(arms, place, known), across, found.reward, title)
     if found.gains:
-        lines = [_line(gain.arm, gain.iterations, gain.difference) for gain in found.gains]
+        lines = [_line(gain.arm, gain.iterations, gain.difference, known.get(gain.arm)) for gain in found.gains]
         drawn["two-stage-gain"] = reward_curve(lines, found.reward, "Two-stage selection minus plain")
     return drawn
 
@@ -71,12 +72,18 @@ def _hours(arm: ArmResult) -> Sequence[float]:
     return arm.hours
 
 
-def _series(arms: Sequence[ArmResult], place: Callable[[ArmResult], Sequence[float]]) -> list[Series]:
-    return [_line(arm.arm, place(arm), arm.curve) for arm in arms]
+def _iterations(arm: ArmResult) -> Sequence[float]:
+    return arm.iterations
 
 
-def _line(label: str, x: Sequence[float], values: Sequence[Estimate]) -> Series:
-    return Series(label, x, [one.mean for one in values], [one.stderr for one in values])
+def _series(
+    arms: Sequence[ArmResult], place: Callable[[ArmResult], Sequence[float]], known: Mapping[str, Look]
+) -> list[Series]:
+    return [_line(arm.arm, place(arm), arm.curve, known.get(arm.arm)) for arm in arms]
+
+
+def _line(label: str, x: Sequence[float], values: Sequence[Estimate], look: Look | None) -> Series:
+    return Series(label, x, [one.mean for one in values], [one.stderr for one in values], look=look)
 
 
 def _titled(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
@@ -156,7 +163,7 @@ def _gradients(found: GradientCosines) -> list[list[str]]:
         ("along its Flow-SDE path", "RAM", found.path),
         ("along its Flow-SDE path", "Flow-GRPO", found.policy),
     )
-    head = ["states", "loss", f"mean pairwise cosine of {found.gradients} gradients", "interval", "samples"]
+    head = ["states", "loss", f"mean pairwise cosine of {counted(found.gradients, 'gradient')}", "interval", "samples"]
     return [head, *([*what, shown(one), _interval(one), f"{one.n} of {found.samples}"] for *what, one in measured)]
 
 

@@ -8,6 +8,7 @@ from solrl_tasks.analysis.plateau import Plateau
 from solrl_tasks.analysis.reach import Reached
 from solrl_tasks.analysis.speed_up import SpeedUp
 from solrl_tasks.analysis.time_to_reward import AtShare
+from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Block, Kind, Table, Text
 from solrl_tasks.studies.results.cells import ERRORS, between, claim_lines, figure, said, shown, with_interval
 from solrl_tasks.studies.results.findings import Race, Results
@@ -37,9 +38,9 @@ def race_blocks(found: Results, pictures: Mapping[str, bytes]) -> list[Block]:
             found,
             pictures,
             "speed-ups",
-            "Speed-ups that the noise resolves",
+            "Speed-ups to shares of the baseline's gain, where the noise of the curves lets them be told",
             "modelled",
-            "bars: 95 %, down to 0 where some samples never come there",
+            "bars: 95 %; one that holds 1 does not say which is cheaper; down to 0: some samples never come there",
         ),
     ]
 
@@ -109,7 +110,7 @@ def _ratio_rows(name: str, reached: Sequence[AtShare]) -> list[tuple[str, ...]]:
     pairs = ["unresolved" if at.unresolved else _pairs(up) for at, up in zip(reached, ups, strict=True)]
     count, every = ups[0].pairs, len(reached[0].baseline.each)
     # Their mean curves come to shares of their own baselines' gain, not to the levels above the columns.
-    own = "" if count == every else f", own levels of {count} of {every} seeds"
+    own = "" if count == every else f", own levels of {count} of {counted(every, 'seed')}"
     return [(f"{name}, mean curves{own}", *told), (f"{name}, {count} pairs", *pairs)]
 
 
