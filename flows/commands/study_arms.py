@@ -7,8 +7,9 @@ import typer
 
 from flows.arm_study import DEFAULT_HARDWARE, DEFAULT_VARY, Asked, StudyName, read_changes, read_seeds
 from flows.commands.options import AsJson, Home, MlflowPort
-from flows.console import complain, console, make_table, say
+from flows.console import complain, console, make_table, say, shown_command
 from flows.settings import DEFAULT_CONFIG, Settings
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from solrl_tasks.studies.arm_study import ArmStudy
@@ -122,7 +123,7 @@ def run_arms(settings: Settings, asked: Asked, plan: bool, as_json: bool) -> Non
             run_id, study = study_arms(settings, asked, watcher)
         _print(asked.study, run_id, study)
     if study.failed:
-        complain(f"{len(study.failed)} runs failed: {', '.join(one.run_id for one in study.failed)}")
+        complain(f"{counted(len(study.failed), 'run')} failed: {', '.join(one.run_id for one in study.failed)}")
         raise typer.Exit(1)
 
 
@@ -133,7 +134,7 @@ def _print(name: StudyName, run_id: str, study: "ArmStudy") -> None:
     _print_rows(arm_rows(study))
     say(ERRORS)
     say(arms_summary(study).replace("**", "").replace("`", ""))
-    say(f"Report of the {name}: solrl report {run_id}")
+    say(f"Report of the {name}: {shown_command('solrl')} report {run_id}")
 
 
 def _print_rows(rows: list[dict[str, str]]) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.options import AsJson, Home, MlflowPort
-from flows.console import console, make_table, say
+from flows.console import console, make_table, say, shown_command
 from flows.errors import UserError
 from flows.settings import DEFAULT_CONFIG, Settings
+from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from flows.ranking import Ranked
@@ -89,12 +90,12 @@ def print_plan(found: "StudyPlan", as_json: bool) -> None:
 
 
 def _print(ranked: "Ranked") -> None:
-    from solrl_tasks.studies.rank_report import NAMES, caution, show_bounded
+    from solrl_tasks.studies.rank_report import NAMES, caution, saturation_words, show_bounded
 
     result = ranked.measured.result
     for reference in result.references:
         say()
-        say(f"Against {reference.engine}, {reference.steps} steps, {reference.sampler}")
+        say(f"Against {reference.engine}, {counted(reference.steps, 'step')}, {reference.sampler}")
         table = make_table("proxy", *(NAMES[name] for name in COLUMNS))
         for pool in result.proxies:
             against = next(one for one in pool.against if one.reference == reference.steps)
@@ -105,9 +106,12 @@ def _print(ranked: "Ranked") -> None:
     if said := caution(result):
         say(said)
     for one in result.saturation:
-        say(f"saturation of {one.series}, {NAMES[one.metric]}, against {one.reference} steps: {one.found.reason}")
-    say(f"{sum(ranked.measured.computed.values())} blocks computed; kept as run {ranked.run_id}")
-    say(f"Report of the ranks: solrl report {ranked.run_id}")
+        say(
+            f"saturation of {one.series}, {NAMES[one.metric]}, against {counted(one.reference, 'step')}: "
+            f"{saturation_words(result, one)}"
+        )
+    say(f"{counted(sum(ranked.measured.computed.values()), 'block')} computed; kept as run {ranked.run_id}")
+    say(f"Report of the ranks: {shown_command('solrl')} report {ranked.run_id}")
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

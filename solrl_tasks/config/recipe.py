@@ -262,8 +262,8 @@ class WorkersSpec(Frozen):
     many as the cluster has GPUs, or one where it has none; on the cluster at ``address``, else on one that is started
     on this machine for as long as the run is open. ``cpus`` are set aside for each. Actors that die are replaced
     ``replacements`` times, and waited for ``patience`` seconds. One that is at a block, an update or a call for more
-    than ``stall`` seconds is taken for hung, ended and replaced: ``auto`` learns from what was done so far, ``never``
-    waits without end.
+    than ``stall`` seconds is taken for hung, ended and replaced: ``auto`` learns from what was done so far, anew in
+    each process; ``never`` waits without end.
     """
 
     kind: Literal["inline", "ray"] = "inline"

@@ -10,6 +10,7 @@ import pytest
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from flows.arm_study import Asked, read_changes, read_seeds, settle
+from flows.console import shown_command
 from flows.deployments import DEPLOYMENTS, make_deployments
 from flows.errors import UserError
 from flows.settings import Settings
@@ -52,6 +53,7 @@ def test_an_ablation_by_command_is_planned_paid_for_once_and_shown(
     said = solrl(*words)
     assert said.code == 0, said.err
     assert "base" in said.out and "select.keep-6" in said.out and "0 forward passes" in said.out
+    assert f"Report of the ablation: {shown_command('solrl')} report {first['run_id']}" in said.out.replace("\n", " ")
 
     run_id = first["run_id"]
     report = (settings.store_root / "runs" / run_id / "report" / "report.html").read_text(encoding="utf-8")
