@@ -22,7 +22,8 @@ from solrl_tasks.store.errors import StoreError
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, view_run
 from solrl_tasks.tracking.artifacts import show_iteration
-from solrl_tasks.tracking.environments import device_kind, first_environment
+from solrl_tasks.tracking.devices import device_kind
+from solrl_tasks.tracking.environments import first_environment
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import MlflowRun, RunFacts, Status, publish_or_note
 from solrl_tasks.tracking.rebuild import Rebuilt, rebuild

@@ -51,7 +51,7 @@ def show(
     """Show every metric of every iteration, with standard errors where there are any."""
     from flows.publishing import first_record, read_summaries, reward_names
     from solrl_tasks.store.runs import view_run
-    from solrl_tasks.tracking.environments import device_kind
+    from solrl_tasks.tracking.devices import device_kind
     from solrl_tasks.tracking.terminal import metrics_table, results
 
     store = open_store(home or context.obj)

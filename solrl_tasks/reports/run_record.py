@@ -11,7 +11,7 @@ from solrl_tasks.config.recipe import ExtensionSpec, Recipe
 from solrl_tasks.config.words import counted
 from solrl_tasks.reports.page import Provenance
 from solrl_tasks.reports.provenance import UNKNOWN, engine_kind, hardware_name, provenance
-from solrl_tasks.tracking.environments import device_kind
+from solrl_tasks.tracking.devices import device_kind
 from solrl_tasks.tracking.summary import Summary
 from solrl_tasks.tracking.terminal import eval_names, hours_name
 

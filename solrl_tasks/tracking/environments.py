@@ -1,20 +1,20 @@
 """The environments that the pools of a run were computed in."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from solrl_tasks.config.words import counted
 from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store
+from solrl_tasks.tracking.devices import device_kind as device_kind
 from solrl_tasks.tracking.summary import Summary
 
 logger = logging.getLogger(__name__)
 STAGES: Final = ("evaluate_pool", "explore")
-DeviceKind = Literal["cpu", "cuda", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,6 @@ def first_environment(store: Store, summaries: Iterable[Summary]) -> dict[str, A
             return origin.records[0]
         logger.warning("where pool %s was computed is not known: %s", origin.key, origin.unknown)
     return {}
-
-
-def device_kind(record: Mapping[str, Any]) -> DeviceKind:
-    """What the hours of a run are hours of; ``unknown`` where its environment record does not say so, or is lost."""
-    device_class = record.get("device_class")
-    if device_class is None:
-        return "unknown"
-    return "cuda" if str(device_class).startswith("sm_") else "cpu"
 
 
 def _origin(store: Store, ref: Ref) -> PoolOrigin:

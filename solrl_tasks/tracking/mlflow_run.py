@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 
 from solrl_tasks.config.base import Frozen
 from solrl_tasks.store.keys import digest
-from solrl_tasks.tracking.environments import DeviceKind
+from solrl_tasks.tracking.devices import DeviceKind
 from solrl_tasks.tracking.mlflow_client import TrackingError, connect, is_http, open_experiment
 from solrl_tasks.tracking.mlflow_files import RunFiles, upload
 from solrl_tasks.tracking.points import batches, check_order, history_digests

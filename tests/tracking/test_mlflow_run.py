@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from solrl_tasks.tracking import mlflow_run
-from solrl_tasks.tracking.environments import device_kind
+from solrl_tasks.tracking.devices import device_kind
 from solrl_tasks.tracking.mlflow_client import TrackingError
 from solrl_tasks.tracking.mlflow_files import RunFiles
 from solrl_tasks.tracking.mlflow_run import SENDING, SENT, SUPERSEDED, flatten, publish, publish_or_note

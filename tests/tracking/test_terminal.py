@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from solrl_tasks.stages.outcome import StageOutcome
-from solrl_tasks.tracking.environments import device_kind
+from solrl_tasks.tracking.devices import device_kind
 from solrl_tasks.tracking.summary import StageCost
 from solrl_tasks.tracking.terminal import RichReporter, eval_names, metrics_table, results, value
 
