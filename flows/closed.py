@@ -10,8 +10,11 @@ from prefect import Flow
 from prefect.exceptions import ParameterTypeError
 from prefect.settings import PREFECT_API_URL
 
-from flows.outage import interruptible, watching
+from flows.outage import interruptible
+from flows.prefect_logs import quieten_outages
 from flows.reporting import current_reporter
+from flows.server_requests import careful_requests
+from flows.server_watch import watching
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,6 +25,11 @@ class ClosedFlow(Flow[Any, Any]):
     ``solrl up`` closes the schemas of its deployments, so that such a run is not even created. ``prefect deploy`` makes
     schemas of its own, which are open to other names: there the run itself is the first that can refuse.
     """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As Prefect's; see ``careful_requests``."""
+        with careful_requests():
+            return super().__call__(*args, **kwargs)
 
     def validate_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """As Prefect's, after the names.
@@ -46,7 +54,10 @@ def closed_flow(name: str, flow_run_name: Callable[[], str] | None = None) -> Ca
     def made(function: Function) -> ClosedFlow:
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            with watching(str(PREFECT_API_URL.value() or ""), current_reporter().note), interruptible():
+            address, note = str(PREFECT_API_URL.value() or ""), current_reporter().note
+            quieten_outages()
+            # Of a deployment, the engine begins here.
+            with careful_requests(), watching(address, note), interruptible():
                 return function(*args, **kwargs)
 
         return ClosedFlow(watched, name=name, flow_run_name=flow_run_name, persist_result=False)

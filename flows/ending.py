@@ -9,7 +9,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Failed
 
 from flows.errors import in_words, is_for_people
-from flows.outage import lost_server
+from flows.outage import interrupt_behind, lost_server
 from flows.patience import stop_waiting, stopped_waiting
 from flows.reporting import run_logger
 
@@ -49,6 +49,8 @@ def failed_by(error: Exception) -> "State[Any]":
     """
     if lost := lost_server(error, str(PREFECT_API_URL.value() or "")):
         stop_waiting()
+        if interrupt := interrupt_behind(error):
+            raise interrupt
         return failed(lost)
     if not is_for_people(error):
         raise error

@@ -29,6 +29,17 @@ def retried_seconds() -> int:
     return sum(2**tried for tried in range(1, get_current_settings().client.max_retries + 1))
 
 
+def in_words() -> str:
+    """For how long a request is tried, for people: one that is refused at once, and one that is never answered."""
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    return (
+        f"tried again for about {retried_seconds()} s (PREFECT_CLIENT_MAX_RETRIES), and each time may wait "
+        f"{settings.api.request_timeout:.0f} s for its answer (PREFECT_API_REQUEST_TIMEOUT)"
+    )
+
+
 def stop_waiting() -> None:
     """Let every further request of this process be tried once: it ends, and each state would be waited for anew."""
     from prefect.settings import get_current_settings

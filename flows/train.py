@@ -10,7 +10,6 @@ from prefect.states import Completed
 from flows.closed import closed_flow
 from flows.ending import failed_by
 from flows.iteration import iteration, registered
-from flows.outage import answers
 from flows.parameters import (
     Actors,
     Engine,
@@ -27,6 +26,7 @@ from flows.parameters import (
 )
 from flows.presence import present
 from flows.reporting import current_reporter
+from flows.server_watch import answers
 from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:

@@ -16,9 +16,11 @@ from flows.commands.stopping import INTERRUPTED
 from flows.console import console, say, shown_command
 from flows.errors import UserError
 from flows.lifecycle import running_servers
-from flows.outage import answers, ending_in_words, watching
+from flows.outage import ending_in_words
 from flows.patience import patient
+from flows.prefect_logs import quieten_outages
 from flows.processes import raise_on_termination
+from flows.server_watch import answers, watching
 from flows.settings import DEFAULT_CONFIG, Settings
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ def run_here(settings: Settings, run_id: str, config: str, asked: Mapping[str, A
     try:
         with running_servers(settings, say) as used:
             preload.join()  # two threads that import the same packages can wait for each other
+            quieten_outages()
             with patient(), watching(settings.prefect.url, say):
                 try:
                     with ending_in_words(settings.prefect.url):
@@ -108,7 +111,7 @@ def _run(settings: Settings, parameters: dict[str, Any], iterations: int) -> tup
     close_all_dead(settings, say)
     say()
     with RichReporter(console, iterations) as reporter, use_reporter(reporter):
-        state: State[Any] = train(**parameters, return_state=True)  # type: ignore[assignment]
+        state: State[Any] = train(**parameters, return_state=True)
     if not state.is_completed():
         error = state.result(raise_on_failure=False)
         if isinstance(error, UnfinishedRun) or not isinstance(error, BaseException):
@@ -132,7 +135,7 @@ def _show(settings: Settings, run_id: str) -> "list[Summary]":
     from flows.publishing import first_record, read_summaries, reward_names
     from solrl_tasks.store.root import Store
     from solrl_tasks.store.runs import view_run
-    from solrl_tasks.tracking.environments import device_kind
+    from solrl_tasks.tracking.devices import device_kind
     from solrl_tasks.tracking.terminal import results
 
     store = Store(settings.store_root)

@@ -15,9 +15,11 @@ from flows.commands.options import Home, MlflowPort, PrefectPort
 from flows.console import say, shown_command
 from flows.errors import UserError
 from flows.lifecycle import Running, running_servers
-from flows.outage import ending_in_words, watching
+from flows.outage import ending_in_words
 from flows.patience import patient, stop_waiting
+from flows.prefect_logs import quieten_outages
 from flows.processes import ignored, raise_on_termination
+from flows.server_watch import watching
 from flows.settings import Settings, profile_url
 
 GRACE_SECONDS: Final = 10.0
@@ -44,6 +46,7 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
         from flows.deployments import serve_deployments
         from flows.recovery import close_all_dead
 
+        quieten_outages()
         url = settings.prefect.url
         with watching(url, say), ending_in_words(url):
             close_all_dead(settings, say)

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -12,6 +13,7 @@ import yaml
 
 from flows.cli import main
 from tests.support.micro import micro_recipe, write_prompts
+from tests.support.scripted_server import ScriptedServer
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,20 @@ def solrl(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return Said(code, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What gives Prefect's server up must not reach other tests."""
+    from prefect.settings import temporary_settings
+
+    monkeypatch.setattr("flows.patience._stopped", threading.Event())
+    with temporary_settings({"client.max_retries": 2}):
+        yield

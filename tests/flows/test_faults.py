@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import servers
 from flows.processes import free_port
@@ -33,6 +35,7 @@ BIN = Path(sys.executable).parent
 UP_WITHIN = 240.0
 GRACE = 10.0
 PASSWORD = "of-a-test"
+HANGS = "does not answer (TimeoutError: timed out). What is being computed goes on."
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def expected(micro_config: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 class Server:
-    """A real server that can be killed and started again."""
+    """A real server that can be killed and started again, or stopped so that it takes requests and answers none."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
@@ -68,9 +71,19 @@ class Server:
             assert time.monotonic() < until
             time.sleep(0.3)
 
+    def hang(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
     def kill(self) -> None:
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
@@ -232,6 +245,87 @@ def test_prefects_server_is_killed_for_good(
     assert process.returncode == 0, log()
     assert ("Prefect: starting a server" in log()) == (then == "no server")
     assert run_contents(tmp_path / "store", "run") == expected
+
+
+def test_prefects_server_hangs_and_goes_on(
+    micro_config: Path, tmp_path: Path, settings: Settings, expected: dict[str, object]
+):
+    with (
+        server(servers.prefect_server(settings)) as prefect,
+        training(tmp_path, micro_config) as (process, log),
+    ):
+        wait(lambda: "  explore  " in log(), process, log)
+        hung = time.monotonic()
+        prefect.hang()
+        wait(lambda: HANGS in log(), process, log)
+        assert time.monotonic() - hung < 20, log()
+        prefect.wake()
+        process.wait(UP_WITHIN)
+        assert process.returncode == 0, log()
+        assert "Prefect's server answers again, after " in log()
+        with temporary_settings({PREFECT_API_URL: settings.prefect.url}), get_client(sync_client=True) as client:
+            shown = [run.name for run in client.read_flow_runs()]
+    assert sorted(shown) == ["baseline", "iteration-0001", "iteration-0002", "run"], "each once"
+    assert run_contents(tmp_path / "store", "run") == expected
+
+
+def test_prefects_server_hangs_for_good(
+    micro_config: Path,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, object],
+):
+    # 2, 4 and 8 seconds between tries, where 62 in all are usual, and 5 to wait for each answer, where 60 are.
+    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
+    monkeypatch.setenv("PREFECT_API_REQUEST_TIMEOUT", "5")
+    with server(servers.prefect_server(settings)) as prefect:
+        with training(tmp_path, micro_config) as (process, log):
+            wait(lambda: "  explore  " in log(), process, log)
+            prefect.hang()
+            hung = time.monotonic()
+            process.wait(UP_WITHIN)
+            took = time.monotonic() - hung
+        assert process.returncode == 1, log()
+        ended = "error: Prefect's server at "
+        assert log().index(HANGS) < log().index(ended), log()
+        assert "each time may wait 5 s for its answer (PREFECT_API_REQUEST_TIMEOUT)" in log()
+        assert "the same command goes on from there" in log().split(ended)[1]
+        assert "Traceback" not in log() and "Error logging" not in log()
+        # A request under way: 14 s, and four answers waited for. Then 14 s once more, and a farewell to each flow.
+        assert took < 70, log()
+        monkeypatch.delenv("PREFECT_CLIENT_MAX_RETRIES")
+        monkeypatch.delenv("PREFECT_API_REQUEST_TIMEOUT")
+        prefect.wake()
+        with training(tmp_path, micro_config) as (process, log):
+            process.wait(UP_WITHIN)
+    assert process.returncode == 0, log()
+    assert run_contents(tmp_path / "store", "run") == expected
+
+
+@pytest.mark.parametrize("fault", ["hangs", "is killed"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_a_run_does_not_wait_for_a_silent_server(
+    fault: str, number: signal.Signals, micro_config: Path, tmp_path: Path, settings: Settings
+):
+    with (
+        server(servers.prefect_server(settings)) as prefect,
+        training(tmp_path, micro_config) as (process, log),
+    ):
+        wait(lambda: "  explore  " in log(), process, log)
+        if fault == "hangs":
+            prefect.hang()
+        else:
+            prefect.kill()
+        wait(lambda: "does not answer (" in log(), process, log)
+        process.send_signal(number)
+        stopped = time.monotonic()
+        process.wait(UP_WITHIN)
+        took = time.monotonic() - stopped
+    assert process.returncode == 130, log()
+    assert "goes on where it stopped." in log().splitlines()[-1]
+    assert "Traceback" not in log() and "Error logging" not in log()
+    assert took < 20, log()
 
 
 def test_a_server_that_always_answers_500_ends_a_run_that_says_so(

@@ -195,6 +195,7 @@ def test_up_whose_server_is_killed_ends_with_its_run_and_the_next_goes_on(shells
     assert shells.up.wait(40) == 1, shells.log
     assert shells.log.count("Prefect: the server ended by itself") == 2, "at once, and as the last word"
     assert "error: Prefect: the server ended by itself" in shells.log.splitlines()[-1]
+    assert "Traceback" not in shells.log and "Error logging" not in shells.log, "of its threads and of the run's"
     assert "`solrl up` starts it again, and runs go on by their run ids" in shells.log
     assert not [flow for flow in flows if flow.is_running()]
     assert not any(map(port_taken, shells.ports))
