@@ -62,11 +62,14 @@ def open_store(home: Path | None) -> Store:
 
     Raises:
         UserError: nothing was ever run there.
+        StoreError: something else is there, or the store cannot be read.
     """
-    root = Settings.read(home).store_root
-    if not (root / "store.json").exists():
+    settings = Settings.read(home)
+    store = Store.find(settings.store_root)
+    if store is None:
+        other = "by SOLRL_STORE" if settings.store_url else "home with --home or SOLRL_HOME"
         raise UserError(
-            f"there is no store in {root}: nothing was run there yet. Start with `solrl demo`, or name another "
-            "home with --home or SOLRL_HOME"
+            f"there is no store in {settings.store_root}: nothing was run there yet. Start with `solrl demo`, or name "
+            f"another {other}"
         )
-    return Store(root)
+    return store

@@ -93,16 +93,16 @@ def _store(settings: Settings) -> None:
 
 def _store_contents(settings: Settings) -> None:
     from solrl_tasks.store.leases import lease_seconds
+    from solrl_tasks.store.root import FORMAT, Store
 
     place = settings.store_root
-    if not (place / "store.json").exists():
+    if Store.find(place) is None:
         say("  nothing yet: `solrl demo` makes it")
         return
     if not isinstance(place, Path):
         place.bucket.require_conditions("store.json")
         say(f"  bucket        at {place.bucket.endpoint}, with conditional writes; leases of {lease_seconds():.0f} s")
     from solrl_tasks.store.pool import survey_pools
-    from solrl_tasks.store.root import FORMAT, Store
     from solrl_tasks.store.runs import list_runs
 
     store = Store(settings.store_root)

@@ -1,7 +1,7 @@
 """Iterations of a trimmed run: what they kept is checked by what they recorded, and nothing is made again."""
 
 from solrl_tasks.stages.session import Session
-from solrl_tasks.store.errors import StoreError
+from solrl_tasks.store.errors import DamagedError, StoreError
 from solrl_tasks.store.evaluations import load_evaluation
 from solrl_tasks.store.policies import load_policy
 from solrl_tasks.store.pool import Pool
@@ -46,12 +46,14 @@ def check_kept(session: Session, committed: Summary, trim: Trim) -> None:
     needed = step < session.recipe.iterations and session.run.summary(step + 1) is None
     if needed and policy is not None and _lost(session.store, policy):
         raise StoreError(f"{found}. The next step begins from it: put it back from a copy, or use another run id")
-    session.reporter.note(found)
+    session.reporter.note(f"{found}. Whoever asks for it is refused until it is put back from a copy")
 
 
 def _lost(store: Store, ref: Ref) -> str:
     try:
         _LOADERS[ref.kind](store, ref)
+    except DamagedError as error:
+        return error.fault
     except StoreError as error:
         return str(error)
     return ""

@@ -12,11 +12,17 @@ class DamagedError(StoreError):
         path: where they lie, on this machine or in a bucket; only its text is used, so that errors know no places.
         why: what is wrong with them.
         remedy: what to do about it.
+
+    Attributes:
+        fault: the message without the remedy, for those who know another.
     """
 
     def __init__(self, path: object, why: str, remedy: str = "") -> None:
-        super().__init__(f"{path} is damaged: {why}" + (f"; {remedy}" if remedy else ""))
+        self.path = str(path)
         self.why = why
+        self.fault = f"{path} is damaged: {why}"
+        self.remedy = remedy
+        super().__init__(self.fault + (f"; {remedy}" if remedy else ""))
 
 
 class UnusableNameError(StoreError, ValueError):

@@ -22,6 +22,7 @@ from solrl_tasks.store.root import Store, check_name
 
 logger = logging.getLogger(__name__)
 MANIFEST: Final = "manifest.json"
+_AGAIN: Final = "start the run that made it with the same run id: it moves it aside and makes it again"
 
 Looks = tuple[tuple[str, int, int, int, int], ...]
 """Of every file of a folder: name, size, times of change in nanoseconds, inode."""
@@ -121,7 +122,10 @@ def load_folder(store: Store, kind: Kind, which: Ref | str) -> SealedFolder:
         DamagedError: it does not match its own digests, or is not what the reference was made for.
     """
     key = which if isinstance(which, str) else which.key
-    found = _verified(store, kind, key)
+    try:
+        found = _verified(store, kind, key)
+    except DamagedError as error:
+        raise DamagedError(error.path, error.why, error.remedy or _AGAIN) from error
     if isinstance(which, Ref) and which.digest != found.ref.digest:
         why = f"it holds {found.ref.digest[:12]}… where the reference expects {which.digest[:12]}…"
         raise DamagedError(store.path(found.ref), why, "the run that made the reference must redo its iteration")

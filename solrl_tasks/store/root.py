@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.errors import MissingObjectError, StoreError, UnusableNameError
+from solrl_tasks.store.errors import DamagedError, MissingObjectError, StoreError, UnusableNameError
 from solrl_tasks.store.lock import Lock
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.refs import KINDS, Kind, Ref
@@ -17,6 +17,10 @@ FORMAT: Final = 2
 """Newest format that this version reads: 2 has trimmed runs and packed arrays."""
 FIRST_FORMAT: Final = 1
 """A new store has it until something is done that it cannot hold: older versions read it for as long."""
+_MARKER_AGAIN: Final = (
+    "put it back from a copy. It holds the number of the format alone, so that of another store does, if both were "
+    "trimmed or packed, or neither"
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -57,7 +61,10 @@ class Store:
         try:
             found = atomic.read_sealed(marker)
         except FileNotFoundError as error:
-            raise StoreError(f"{self.root} is not a store: it has no store.json; check the path") from error
+            why = f"it has lost it: {_MARKER_AGAIN}" if _was_store(self.root) else "check the path"
+            raise StoreError(f"{self.root} is not a store: it has no store.json; {why}") from error
+        except DamagedError as error:
+            raise DamagedError(error.path, error.why, _MARKER_AGAIN) from error
         self.format = _readable_format(found, marker)
 
     @classmethod
@@ -212,8 +219,15 @@ def _holds_something(root: Place) -> bool:
 
 def _require_marker(root: Place) -> None:
     # Asked again: another process may have made the store meanwhile.
-    if not (root / "store.json").exists():
-        raise StoreError(f"{root} is not empty and not a store: name an empty or new folder")
+    if (root / "store.json").exists():
+        return
+    if _was_store(root):
+        raise StoreError(f"{root} has lost its store.json: {_MARKER_AGAIN}")
+    raise StoreError(f"{root} is not empty and not a store: name an empty or new folder")
+
+
+def _was_store(root: Place) -> bool:
+    return (root / "runs").is_dir() and (root / "pools").is_dir()
 
 
 def _make_folder(root: Place) -> None:

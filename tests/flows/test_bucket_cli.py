@@ -95,6 +95,26 @@ def test_a_bucket_that_is_not_there_is_told(solrl: Solrl, home: Path, monkeypatc
     assert answer.code == 1 and "NoSuchBucket" in answer.err and "Traceback" not in answer.err
 
 
+def test_a_place_without_a_store_is_told_by_what_names_it(
+    solrl: Solrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SOLRL_STORE", str(tmp_path / "store"))
+    assert "name another by SOLRL_STORE" in solrl("runs", "--home", tmp_path).err
+    monkeypatch.delenv("SOLRL_STORE", raising=False)
+    assert "name another home with --home or SOLRL_HOME" in solrl("runs", "--home", tmp_path).err
+
+
+def test_a_store_without_its_marker_is_not_taken_for_none(
+    solrl: Solrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("SOLRL_STORE", raising=False)
+    for name in ("runs", "pools"):
+        (tmp_path / "store" / name).mkdir(parents=True)
+    assert "has lost its store.json: put it back from a copy" in solrl("runs", "--home", tmp_path).err
+    out = solrl("doctor", "--home", tmp_path).out
+    assert "has lost its store.json: put it back from a copy" in out and "nothing yet" not in out
+
+
 def test_settings_take_a_folder_or_a_bucket(tmp_path: Path):
     given = Settings.read(tmp_path, environ={"SOLRL_STORE": "s3://some-bucket/a/"})
     assert str(given.store_root) == "s3://some-bucket/a" and given.environment()["SOLRL_STORE"] == "s3://some-bucket/a"

@@ -66,6 +66,18 @@ def test_a_lost_policy_that_cannot_be_made_again_stops_the_run_that_needs_it(tri
         run(store.root, recipe_of(iterations=4))
 
 
+def test_a_damaged_policy_that_cannot_be_made_again_is_said_with_what_helps(trimmed, recipe_of, monkeypatch):
+    store, summaries = trimmed
+    (store.path(summaries[3].refs["policy"]) / "ema.safetensors").write_bytes(b"")
+    notes: list[str] = []
+    with open_session(store.root, "run", recipe_of(iterations=3)) as session:
+        monkeypatch.setattr(session.reporter, "note", notes.append)
+        assert list(run_all(session)) == summaries
+    (said,) = [note for note in notes if "ema.safetensors is damaged" in note]
+    assert "cannot be made again" in said and "put back from a copy" in said
+    assert "with the same run id" not in said, "that would not help"
+
+
 def test_what_was_lost_and_not_trimmed_is_made_again_as_ever(tmp_path, recipe_of):
     before, *_ = run(tmp_path / "store", recipe_of(iterations=2))
     store = Store(tmp_path / "store")

@@ -98,7 +98,7 @@ def test_a_damaged_policy_is_moved_aside_and_missing(store, caplog, damage, name
     damage(path)
     if damage is damage_truncate and name == "manifest.json":
         path.write_bytes(before[:-20])
-    with pytest.raises(errors.DamagedError, match="damaged"):
+    with pytest.raises(errors.DamagedError, match=r"damaged: .*; start the run that made it with the same run id"):
         load_policy(store, ref)
     caplog.set_level(logging.WARNING)
     assert find_policy(store, SPEC) is None

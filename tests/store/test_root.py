@@ -1,6 +1,7 @@
 """The root of a store."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,24 @@ def test_other_folders_are_not_taken_for_stores(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_store_that_lost_its_marker_says_how_to_get_one(tmp_path):
+    store, other = Store.open(tmp_path / "store"), Store.open(tmp_path / "other")
+    for name in ("runs", "pools"):
+        (store.root / name).mkdir()
+    (store.root / "store.json").unlink()
+    for ask in (Store, Store.open, Store.find):
+        with pytest.raises(StoreError, match=r"lost .*put it back from a copy.* that of another store does"):
+            ask(store.root)
+    shutil.copy(other.root / "store.json", store.root)
+    assert Store.open(store.root).format == 1
+
+
 def test_another_format_or_a_damaged_marker_is_refused(tmp_path):
     store = Store.open(tmp_path / "store")
     marker = store.root / "store.json"
     text = marker.read_text()
     marker.write_text(text[:-9])
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedError, match=r"store\.json is damaged: .*; put it back from a copy"):
         Store.open(store.root)
     marker.unlink()
     write_sealed(marker, {"format": 99})
