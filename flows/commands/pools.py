@@ -14,6 +14,7 @@ from solrl_tasks.config.words import counted
 
 if TYPE_CHECKING:
     from flows.pool_uses import PoolUse
+    from solrl_tasks.store.gc import Garbage
     from solrl_tasks.store.pool import PoolInfo
     from solrl_tasks.store.root import Store
 
@@ -162,19 +163,21 @@ def gc(
     from solrl_tasks.store.gc import collect, plan_gc
 
     store = open_store(home or context.obj)
-    plan = plan_gc(store, min_age_hours * 3600.0)
+    everything = plan_gc(store, 0.0)
+    plan = [item for item in everything if item.age >= min_age_hours * 3600.0]
     table = make_table("kind", "key", "size", "why")
     for item in plan:
         table.add_row(item.kind, item.key[:SHORT], format_bytes(item.bytes), item.why)
     if plan:
         console.print(table)
-    total = format_bytes(sum(item.bytes for item in plan))
     if delete:
-        freed = collect(store, plan)
-        say(f"Removed {format_bytes(freed)}.")
+        say(f"Removed {format_bytes(collect(store, plan))}.")
     else:
         then = "; nothing was removed: add --delete to remove it" if plan else ""
-        say(f"{counted(len(plan), 'object')}, {total}, that nothing refers to{then}")
+        say(f"{_amount(plan)}, that nothing refers to{then}")
+    young = [item for item in everything if item not in plan]
+    if young:
+        say(f"Changed within {min_age_hours:g} hours, so it stays: {_amount(young)}; --min-age-hours sets another age")
 
 
 @app.command()
@@ -197,6 +200,10 @@ def compact(
         say(f"  packed before: {', '.join(done.before)}")
     if done.large:
         say(f"  as they were, because their blocks are large already: {', '.join(done.large)}")
+
+
+def _amount(items: "list[Garbage]") -> str:
+    return f"{counted(len(items), 'object')}, {format_bytes(sum(item.bytes for item in items))}"
 
 
 def _content(pool: "PoolInfo", uses: "list[PoolUse]") -> dict[str, Any]:

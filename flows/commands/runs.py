@@ -114,8 +114,8 @@ def trim(
         table.add_row(str(step), why)
     console.print(table)
     gone = sum(item.bytes for item in plan.objects)
-    for ref in plan.shared:
-        say(f"  {ref.path}: others refer to it, so it stays")
+    for path, others in plan.shared.items():
+        say(f"  {path} stays: {', '.join(others)} {'refers' if len(others) == 1 else 'refer'} to it")
     counts = (
         f"{run} lets go of {counted(len(plan.objects), 'object')} of {counted(len(plan.newly), 'iteration')}, "
         f"{format_bytes(gone)}"

@@ -16,6 +16,8 @@ from solrl_tasks.store.refs import UNKNOWN, Kind, Ref
 from solrl_tasks.store.root import Store
 
 KINDS: Final[tuple[Kind, ...]] = ("pools", "samples")
+_NAMED: Final = 8
+"""Keys that an error names at most."""
 
 
 class Contents:
@@ -48,10 +50,11 @@ class Contents:
         """
         found = [(kind, name) for kind in kinds for name in keys_of(store, kind) if name.startswith(key)]
         if len(found) != 1:
-            named = ", ".join(f"{kind}/{name}" for kind, name in found) or "nothing"
+            named = ", ".join(f"{kind}/{name}" for kind, name in found[:_NAMED]) or "nothing"
+            more = f" and {len(found) - _NAMED} more: give more of it" if found[_NAMED:] else ": give more of it"
             raise MissingObjectError(
-                f"{key!r} is to begin one key of {' and '.join(kinds)} in the store {store.root}, but begins {named}: "
-                "give more of it; `solrl pools` lists the pools"
+                f"{key!r} is to begin one key of {' and '.join(kinds)} in the store {store.root}, but begins "
+                f"{named}{more if found else ''}; `solrl pools` lists the pools"
             )
         return cls.load(store, *found[0])
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from solrl_tasks.store import atomic, places
@@ -29,13 +30,21 @@ _TRASH: Final = ".trash"
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that may go: its kind, key (or name), path relative to the store, bytes, and why."""
+    """Something that may go.
+
+    Attributes:
+        key: or name.
+        path: relative to the store.
+        why: it may go, in words.
+        age: seconds since it was changed, where that was looked at.
+    """
 
     kind: str
     key: str
     path: str
     bytes: int
     why: str
+    age: float = 0.0
 
 
 def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
@@ -49,17 +58,19 @@ def plan_gc(store: Store, min_age_seconds: float = _DAY) -> list[Garbage]:
         DamagedError: a run's or study's references cannot be read, so that nobody knows what is in use.
     """
     used = used_objects(store)
-    youngest = places.clock_of(store.root) - min_age_seconds
+    now = places.clock_of(store.root)
+    unused = (
+        (kind, path, "no run or study refers to it")
+        for kind in KINDS
+        for path in places.matching(store.folder(kind), "[0-9a-f]*")
+        if _KEY.fullmatch(path.name) and (kind, path.name) not in used
+    )
+    aside = (("quarantine", path, "damaged, and moved aside") for path in places.matching(store.quarantine, "*"))
     found = []
-    for kind in KINDS:
-        for path in places.matching(store.folder(kind), "[0-9a-f]*"):
-            if not _KEY.fullmatch(path.name):
-                continue
-            if (kind, path.name) not in used and places.changed_at(path) <= youngest:
-                found.append(_garbage(store, kind, path, "no run or study refers to it"))
-    for path in places.matching(store.quarantine, "*"):
-        if places.changed_at(path) <= youngest:
-            found.append(_garbage(store, "quarantine", path, "damaged, and moved aside"))
+    for kind, path, why in chain(unused, aside):
+        age = now - places.changed_at(path)
+        if age >= min_age_seconds:
+            found.append(Garbage(kind, path.name, store.relative(path), places.bytes_below(path), why, age))
     return found
 
 
@@ -150,7 +161,12 @@ def _delete(path: Place) -> None:
 
 
 def used_objects(store: Store, trims: Mapping[str, Trim] | None = None) -> set[tuple[str, str]]:
-    """Kind and key of all that runs and studies refer to and have not let go.
+    """Kind and key of all that runs and studies refer to and have not let go. As ``holders``."""
+    return set(holders(store, trims))
+
+
+def holders(store: Store, trims: Mapping[str, Trim] | None = None) -> dict[tuple[str, str], set[str]]:
+    """Kind and key of all that runs and studies refer to and have not let go, and who does.
 
     Args:
         trims: marks by run id, in the place of those that are stored.
@@ -159,13 +175,15 @@ def used_objects(store: Store, trims: Mapping[str, Trim] | None = None) -> set[t
         DamagedError: references, or the mark of a trimmed run, cannot be read.
     """
     marks = {path.parent.name: read_mark(path) for path in places.matching(store.runs, f"*/{MARK}")} | dict(trims or {})
-    used: set[tuple[str, str]] = set()
+    found: dict[tuple[str, str], set[str]] = {}
     for path in places.matching(store.runs, "*/iterations/*/refs.json"):
         run, step = path.parent.parent.parent.name, path.parent.name
-        used.update(_held_by(atomic.read_sealed(path), marks.get(run, Trim()), int(step) if step.isdigit() else -1))
+        for key in _held_by(atomic.read_sealed(path), marks.get(run, Trim()), int(step) if step.isdigit() else -1):
+            found.setdefault(key, set()).add(run)
     for path in places.matching(store.studies, "**/*.json"):
-        used.update(_refs_in(_read_study(path)))
-    return used
+        for key in _refs_in(_read_study(path)):
+            found.setdefault(key, set()).add(store.relative(path))
+    return found
 
 
 def _held_by(noted: Any, trim: Trim, step: int) -> Iterator[tuple[str, str]]:
@@ -190,7 +208,3 @@ def _refs_in(value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, list):
         for item in value:
             yield from _refs_in(item)
-
-
-def _garbage(store: Store, kind: str, path: Place, why: str) -> Garbage:
-    return Garbage(kind, path.name, store.relative(path), places.bytes_below(path), why)

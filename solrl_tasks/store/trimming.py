@@ -8,7 +8,7 @@ from typing import Any
 
 from solrl_tasks.store import places
 from solrl_tasks.store.errors import StoreError
-from solrl_tasks.store.gc import Garbage, alone, remove_unused, used_objects
+from solrl_tasks.store.gc import Garbage, alone, holders, remove_unused
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import RunView, view_run
@@ -49,7 +49,7 @@ class TrimPlan:
         kept: iterations that keep everything, with the rule that says so.
         trim: the whole mark, with what was trimmed before.
         objects: what would be removed: nothing else refers to it.
-        shared: let go by the run, but of use to others: it stays.
+        shared: paths of what the run lets go and others refer to, which stays, and who they are.
     """
 
     run_id: str
@@ -57,7 +57,7 @@ class TrimPlan:
     trim: Trim
     newly: tuple[int, ...]
     objects: tuple[Garbage, ...]
-    shared: tuple[Ref, ...]
+    shared: dict[str, tuple[str, ...]]
 
 
 def plan_trim(store: Store, run_id: str, keep: Keep) -> TrimPlan:
@@ -148,8 +148,8 @@ def _let_go(refs: Mapping[str, Ref], keep: Keep) -> dict[str, Ref]:
     return {name: ref for name, ref in refs.items() if goes(name, ref)}
 
 
-def _split(store: Store, run: RunView, trim: Trim) -> tuple[tuple[Garbage, ...], tuple[Ref, ...]]:
-    used = used_objects(store, {run.run_id: trim})
+def _split(store: Store, run: RunView, trim: Trim) -> tuple[tuple[Garbage, ...], dict[str, tuple[str, ...]]]:
+    used = holders(store, {run.run_id: trim})
     refs = {(ref.kind, ref.key): ref for step in trim.steps.values() for ref in step.values()}
     there = {key: ref for key, ref in sorted(refs.items()) if store.path(ref).exists()}
     why = f"run {run.run_id} lets it go"
@@ -158,4 +158,4 @@ def _split(store: Store, run: RunView, trim: Trim) -> tuple[tuple[Garbage, ...],
         for (kind, key), ref in there.items()
         if (kind, key) not in used
     )
-    return objects, tuple(ref for key, ref in there.items() if key in used)
+    return objects, {ref.path: tuple(sorted(used[key])) for key, ref in there.items() if key in used}

@@ -152,7 +152,11 @@ def test_garbage_is_listed_and_removed_only_on_demand(solrl: Solrl, finished: Fi
     store = Store.open(tmp_path / "store")
     lost = store.folder("pools") / ("a" * 24)
     lost.mkdir(parents=True)
+    young = solrl("pools", "gc", "--home", tmp_path)
+    assert "0 objects, 0 B, that nothing refers to" in young.out and "aaaaaaaaaaaa" not in young.out
+    assert "Changed within 24 hours, so it stays: 1 object" in young.out and "--min-age-hours" in young.out
     said = solrl("pools", "gc", "--min-age-hours", "0", "--home", tmp_path)
+    assert "stays" not in said.out
     assert "aaaaaaaaaaaa" in said.out and "add --delete to remove it" in said.out
     assert lost.exists()
     assert solrl("pools", "gc", "--min-age-hours", "0", "--delete", "--home", tmp_path).code == 0

@@ -34,7 +34,7 @@ def test_a_pool_is_written_as_a_table(solrl: Solrl, finished: Finished, tmp_path
 @pytest.mark.parametrize(
     ("key", "out", "words"),
     [
-        ("zz", "x.parquet", "begins nothing: give more of it"),
+        ("zz", "x.parquet", "begins nothing; `solrl pools` lists the pools"),
         (None, ".", "is a folder: name a file"),
         (None, "no/where.parquet", "cannot be written"),
     ],

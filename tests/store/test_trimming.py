@@ -117,7 +117,7 @@ def test_what_others_use_stays_until_they_let_go(store):
         other.note_ref(0, "policy", policy(store, 1))
     atomic.write_json(store.studies / "x" / "s.json", {"of": samples(store, 3).model_dump(mode="json")})
     plan = plan_trim(store, "run", Keep())
-    assert {ref.key for ref in plan.shared} == {policy(store, 1).key, samples(store, 3).key}
+    assert plan.shared == {policy(store, 1).path: ("other",), samples(store, 3).path: ("studies/x/s.json",)}
     apply_trim(store, plan)
     assert left(store) == [0, 1, 6] and left(store, kind=samples) == [3, 6]
     (store.runs / "other" / "iterations" / "0000" / "refs.json").unlink()
