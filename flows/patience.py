@@ -29,7 +29,7 @@ def retried_seconds() -> int:
     return sum(2**tried for tried in range(1, get_current_settings().client.max_retries + 1))
 
 
-def in_words() -> str:
+def retries_in_words() -> str:
     """For how long a request is tried, for people: one that is refused at once, and one that is never answered."""
     from prefect.settings import get_current_settings
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
-from flows.patience import in_words, stopped_waiting
+from flows.patience import retries_in_words, stopped_waiting
 from flows.servers import opener
 from flows.settings import Address
 
@@ -98,8 +98,8 @@ class ServerWatch:
             self._told = True
             self._say(
                 f"Prefect's server at {self.url} does not answer ({found}). What is being computed goes on. What the "
-                f"server has to be told is {in_words()}; if that is in vain, the run ends. Nothing that was finished "
-                "is lost: start the server again, or let the same command go on later"
+                f"server has to be told is {retries_in_words()}; if that is in vain, the run ends. Nothing that was "
+                "finished is lost: start the server again, or let the same command go on later"
             )
 
     def _say(self, message: str) -> None:
