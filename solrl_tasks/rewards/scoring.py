@@ -95,7 +95,8 @@ def score(
             ends.
 
     Raises:
-        RewardError: the reward returned something else than one number an image, or cannot be set up.
+        RewardError: the reward returned something else than one number an image, cannot be set up, or found no memory
+            for a single image.
         ValueError: the inputs are not of one length.
     """
     if images.ndim != 4 or not len(images) == len(prompts) == len(metadata):
@@ -129,6 +130,14 @@ class _Attempt:
             result = _within(self.timeout, lambda: self.reward(images, prompts, metadata), self.reward.name)
         except RewardError:
             raise
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            # An image alone may fit where a batch does not. Where it does not, that says nothing of the image.
+            if len(images) > 1:
+                return None, {0: presentable(f"{type(error).__name__}: {error}")}
+            raise RewardError(
+                f"reward {self.reward.name!r} found no memory for a single image ({presentable(str(error))}): nothing "
+                "was stored for it; free some, and start again"
+            ) from error
         except Exception as error:
             return None, {0: presentable(f"{type(error).__name__}: {error}")}
         values = _numbers(self.reward.name, result, len(images))

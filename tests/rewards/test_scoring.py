@@ -185,6 +185,25 @@ def test_an_exception_inside_the_time_limit_is_itself():
     assert score(Fake(fails_on(1)), *batch(1), timeout=30).failures[-1] == "fake: image 0: KeyError: 'pixel 1'"
 
 
+@pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError])
+def test_memory_that_ran_out_is_no_fault_of_an_image(kind):
+    """A score is kept for good: what another day would have one must not be stored as invalid."""
+
+    def at(most):
+        def act(pixels):
+            if len(pixels) > most:
+                raise kind("tried to allocate too much")
+
+        return act
+
+    scores = score(Fake(at(1)), *batch(3, 4))
+    assert scores.values.tolist() == [3.0, 4.0] and "tried to allocate" in scores.failures[0]
+    with pytest.raises(
+        RewardError, match=r"'fake' found no memory for a single image \(tried .*free some, and start again"
+    ):
+        score(Fake(at(0)), *batch(3, 4))
+
+
 def test_interruption_is_not_a_failure_of_the_reward():
     def act(_):
         raise KeyboardInterrupt
