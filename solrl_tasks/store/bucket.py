@@ -41,8 +41,8 @@ class Bucket:
         StoreError: the URL is not ``s3://bucket/prefix``.
     """
 
-    def __init__(self, url: str, patience: float | None = None) -> None:
-        self._client = S3Client(url, patience)
+    def __init__(self, url: str, patience: float | None = None, insistent: bool = True) -> None:
+        self._client = S3Client(url, patience, insistent)
         self.url = self._client.url
         self._offset: tuple[float, float] | None = None
         self._conditions = False
@@ -57,9 +57,9 @@ class Bucket:
         return bucket_at, (self.url,)
 
     def hurried(self, patience: float) -> "Bucket":
-        """The same bucket with another patience; requests are counted together."""
+        """The same bucket with another patience, which is never exceeded; requests are counted together."""
         if patience not in self._hurried:
-            other = Bucket(self.url, patience)
+            other = Bucket(self.url, patience, insistent=False)
             other._client.requests, other.bodies, other.known = self.requests, self.bodies, self.known
             other._followed, other._following = self._followed, self._following
             self._hurried[patience] = other

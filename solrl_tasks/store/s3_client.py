@@ -35,8 +35,13 @@ class S3Client:
     """Requests below one prefix of a bucket.
 
     A request that fails for a reason that may pass (no connection, a time-out, a status of 500 and more) is sent again
-    until ``patience`` seconds are over. Endpoint, region and credentials are those of the usual AWS variables; no file
-    of the store and no record holds them.
+    until ``patience`` seconds are over; one that is not answered at all for so long is sent once more, as its
+    connection may be dead and not the server. Endpoint, region and credentials are those of the usual AWS variables;
+    no file of the store and no record holds them.
+
+    Args:
+        patience: in seconds; None is that of the environment.
+        insistent: whether the first request may use up all of it and still be sent once more.
 
     Attributes:
         requests: sent so far, by verb.
@@ -45,7 +50,7 @@ class S3Client:
         StoreError: the URL is not ``s3://bucket/prefix``.
     """
 
-    def __init__(self, url: str, patience: float | None = None) -> None:
+    def __init__(self, url: str, patience: float | None = None, insistent: bool = True) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme != "s3" or not _BUCKET_NAME.fullmatch(parts.netloc) or parts.query or parts.fragment:
@@ -60,6 +65,7 @@ class S3Client:
                 "bucket can be called: name every part, as in s3://bucket/team/store"
             )
         self.patience = setting("SOLRL_STORE_TIMEOUT", 60.0, 1.0) if patience is None else patience
+        self._insistent = insistent
         self.requests: Counter[str] = Counter()
         self._made: tuple[int, Any] | None = None
         self._making = threading.Lock()
@@ -92,7 +98,7 @@ class S3Client:
                 return self.send(verb, key, call)
             except _PassingError as error:
                 why = str(error)
-            if time.monotonic() + pause > deadline:
+            if time.monotonic() + pause > deadline and (told or not self._insistent):
                 raise UnreachableError(f"{self.url} at {self.endpoint}: no {verb} of {key or '/'} ({why}); {_CHECKS}")
             if not told:
                 logger.warning("%s at %s: %s of %s: %s; trying again", self.url, self.endpoint, verb, key or "/", why)

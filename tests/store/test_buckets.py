@@ -1,6 +1,7 @@
 """A store in a bucket: the same content under the same addresses as in a folder, and no more requests than needed."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, list_runs, view_run
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.store.selections import find_selection, save_selection
-from tests.support.s3 import S3Server
+from tests.support.s3 import HUNG, S3Server
 
 SPEC = {"engine": "bf16", "steps": 6}
 RECORD = {"hardware": "x"}
@@ -281,6 +282,24 @@ def test_a_server_that_stays_away_is_an_error_for_people(server: S3Server, url: 
     server.hanging = 3.0
     with pytest.raises(UnreachableError, match="no put of x"):
         bucket.put("x", b"")
+
+
+def test_a_request_that_is_not_answered_at_all_is_sent_once_more(server: S3Server, url: str):
+    """A connection that died silently is no server that is gone; late, the first may still be carried out."""
+    bucket = Bucket(url, patience=1.5)
+    server.hung = 1
+    etag = bucket.create("x", b"1")
+    assert etag is not None and bucket.get("x").data == b"1"
+    server.hung = 1
+    assert bucket.get("x").data == b"1"
+    server.hung = 1
+    new = bucket.replace("x", b"2", etag)
+    assert new is not None
+    time.sleep(2 * HUNG - 1.5)
+    assert bucket.replace("x", b"3", new) is not None
+    server.hung = 1
+    with pytest.raises(UnreachableError):
+        bucket.hurried(1.0).get("x")
 
 
 def test_a_refusal_names_what_to_check_and_no_secret(server: S3Server, url: str):

@@ -17,6 +17,7 @@ from werkzeug.serving import make_server
 from solrl_tasks.store import bucket as buckets
 
 ACCESS = {"AWS_ACCESS_KEY_ID": "of-a-test", "AWS_SECRET_ACCESS_KEY": "of-a-test", "AWS_REGION": "us-east-1"}
+HUNG = 3.0
 _CONDITIONS = ("HTTP_IF_NONE_MATCH", "HTTP_IF_MATCH")
 
 
@@ -26,6 +27,7 @@ class S3Server:
     Attributes:
         failing: how many of the next requests are answered with ``status``.
         hanging: seconds that every request waits.
+        hung: how many of the next requests are not answered for ``HUNG`` seconds.
         lax: ignore If-None-Match and If-Match.
         seen: requests by method.
     """
@@ -40,6 +42,7 @@ class S3Server:
     def calm(self) -> None:
         """Behave."""
         self.failing, self.status, self.hanging, self.lax = 0, "503 Slow Down", 0.0, False
+        self.hung = 0
         self.seen: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -71,6 +74,9 @@ class S3Server:
         self.seen[environ["REQUEST_METHOD"]] += 1
         if self.hanging:
             time.sleep(self.hanging)
+        if self.hung > 0:
+            self.hung -= 1
+            time.sleep(HUNG)
         if self.failing > 0:
             self.failing -= 1
             answer(self.status, [("Content-Type", "text/plain")])
