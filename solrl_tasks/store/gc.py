@@ -176,14 +176,27 @@ def holders(store: Store, trims: Mapping[str, Trim] | None = None) -> dict[tuple
     """
     marks = {path.parent.name: read_mark(path) for path in places.matching(store.runs, f"*/{MARK}")} | dict(trims or {})
     found: dict[tuple[str, str], set[str]] = {}
-    for path in places.matching(store.runs, "*/iterations/*/refs.json"):
+    for path, noted in _noted(store):
         run, step = path.parent.parent.parent.name, path.parent.name
-        for key in _held_by(atomic.read_sealed(path), marks.get(run, Trim()), int(step) if step.isdigit() else -1):
+        for key in _held_by(noted, marks.get(run, Trim()), int(step) if step.isdigit() else -1):
             found.setdefault(key, set()).add(run)
     for path in places.matching(store.studies, "**/*.json"):
         for key in _refs_in(_read_study(path)):
             found.setdefault(key, set()).add(store.relative(path))
     return found
+
+
+def _noted(store: Store) -> Iterator[tuple[Place, Any]]:
+    """Places and contents of the references of all iterations: of one whose own file is lost, those of its summary."""
+    own, summed = (
+        {path.parent: path for path in places.matching(store.runs, f"*/iterations/*/{name}")}
+        for name in ("refs.json", "summary.json")
+    )
+    for path in own.values():
+        yield path, atomic.read_sealed(path)
+    for folder in sorted(set(summed) - set(own)):
+        summary = atomic.read_sealed(summed[folder])
+        yield summed[folder], summary.get("refs", {}) if isinstance(summary, dict) else summary
 
 
 def _held_by(noted: Any, trim: Trim, step: int) -> Iterator[tuple[str, str]]:
@@ -195,7 +208,7 @@ def _held_by(noted: Any, trim: Trim, step: int) -> Iterator[tuple[str, str]]:
 def _read_study(path: Place) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (IsADirectoryError, ValueError, RecursionError) as error:
         raise DamagedError(path, f"it is not JSON ({error})", "remove or mend it by hand") from error
 
 

@@ -100,6 +100,31 @@ def test_what_came_into_use_after_the_plan_stays(store):
     assert store.path(ref).exists()
 
 
+def test_an_iteration_whose_references_are_lost_keeps_what_its_summary_names(store):
+    """Somebody removed refs.json, or restored a copy without it."""
+    used, other = selection(store, "y"), selection(store, "x")
+    with Run.open(store, "demo", {}) as run:
+        run.note_ref(0, "select", used)
+        run.commit_summary(0, {"metrics": {}, "refs": {"select": used.model_dump(mode="json")}})
+        (run.iteration_dir(0) / "refs.json").unlink()
+    assert keys(plan_gc(store, min_age_seconds=0)) == {("selections", other.key)}
+    (run.iteration_dir(0) / "summary.json").write_text("{")
+    with pytest.raises(errors.DamagedError, match=r"summary\.json"):
+        plan_gc(store, min_age_seconds=0)
+
+
+@pytest.mark.parametrize("damage", ["folder", "deep", "empty"])
+def test_a_study_that_cannot_be_read_stops_it(store, damage):
+    path = store.studies / "x.json"
+    store.studies.mkdir()
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_text("[" * 100_000 if damage == "deep" else "")
+    with pytest.raises(errors.DamagedError, match=r"x\.json is damaged: .*remove or mend it"):
+        plan_gc(store, min_age_seconds=0)
+
+
 def test_unreadable_references_stop_it(store):
     selection(store, "x")
     with Run.open(store, "demo", {}) as run:
