@@ -207,17 +207,20 @@ def test_loading_is_not_charged_to_a_block():
 
 
 class Dealt:
-    """Blocks given as results are taken, so many in hand at most, by somebody who takes a moment to see a result."""
+    """Blocks given as results are taken, so many in hand at most, by somebody who has to be asked three times."""
 
     def __init__(self, blocks, in_hand):
         self.left, self.in_hand, self.taken, self.given, self.dry = list(blocks), in_hand, 0, 0, 0
-        self.seen = threading.Event()
+        self.asked = 3
 
     def __iter__(self):
         while self.left:
-            if self.given - self.taken < self.in_hand:
+            if self.given - self.taken < self.in_hand and self.asked >= 3:
                 self.given += 1
                 yield self.left.pop(0)
+            elif self.given - self.taken < self.in_hand:
+                self.asked += 1
+                yield None
             else:
                 self.dry += 1
                 assert self.dry < 2000, (
@@ -228,6 +231,7 @@ class Dealt:
 
     def take(self, result):
         self.taken += 1
+        self.asked = 0
         return result.work.token, result.latents.item()
 
 
@@ -250,9 +254,19 @@ def test_an_error_is_raised_after_the_results_before_it_where_blocks_are_dealt(w
 
 
 def test_with_enough_in_hand_noise_is_drawn_before_the_thread_is_taken_by_the_end_of_the_block_before():
-    stages = Recorded(pauses={"finish": 0.05, "sample": 0.02})
-    dealt = Dealt(works(6), in_hand(torch.device("cuda")))
+    """The next block is waited for while another is finished; here that is not finished before."""
+    count = 6
+    stages, dealt = Recorded(), Dealt(works(count), in_hand(torch.device("cuda")))
+    there = [threading.Event() for _ in range(count)]
+    prepare, finish = stages.prepare, stages.finish
+    stages.prepare = lambda work: (there[work.token].set(), prepare(work))[1]
+
+    def finished(shown):
+        there[min(shown.work.token + 2, count - 1)].wait(2.0)
+        return finish(shown)
+
+    stages.finish = finished
     for result in run(stages, dealt):
         dealt.take(result)
-    for n in range(2, 6):
+    for n in range(2, count):
         assert stages.events.index(("draw", n)) < stages.events.index(("finish", n - 1))

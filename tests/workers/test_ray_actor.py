@@ -9,7 +9,7 @@ from solrl_tasks.workers.transport import pack_work
 from tests.support.lanes import HostLane
 from tests.workers.test_rollout import block
 
-SECONDS = 60.0
+SECONDS = 20.0
 
 
 @pytest.fixture
@@ -39,11 +39,13 @@ def test_results_come_while_the_actor_has_no_more_blocks(device, actor, calls, r
 
     flight = [give(work) for work in blocks[:in_hand]]
     found = []
-    for work in [*blocks[in_hand:], *[None] * in_hand]:
-        found.append(flight.pop(0).result(SECONDS).images.tobytes())
-        if work is not None:
-            flight.append(give(work))
+    try:
+        for work in [*blocks[in_hand:], *[None] * in_hand]:
+            found.append(flight.pop(0).result(SECONDS).images.tobytes())
+            if work is not None:
+                flight.append(give(work))
+        # And what is no block is done meanwhile.
+        assert calls.submit(actor.counters).result(SECONDS)["scored"] > 0
+    finally:
+        calls.submit(actor.close, 0).result(SECONDS)
     assert found == plain
-    # And what is no block is done meanwhile.
-    assert calls.submit(actor.counters).result(SECONDS)["scored"] > 0
-    calls.submit(actor.close, 0).result(SECONDS)
