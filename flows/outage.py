@@ -60,8 +60,9 @@ def ending_in_words(url: str) -> Iterator[None]:
         message = lost_server(error, url)
         if message is None:
             raise
-        if interrupt := interrupt_behind(error):
-            raise interrupt from None
+        if interrupt_behind(error):
+            # SIGTERM within a flow is another kind, of Prefect's own.
+            raise KeyboardInterrupt from None
         raise ServerLost(message) from error
 
 

@@ -90,9 +90,13 @@ def farewell(interrupt: BaseException) -> None:
         raise httpx.ReadTimeout("timed out", request=httpx.Request("POST", f"{URL}/flow_runs/")) from None
 
 
-def test_an_interrupt_that_the_server_cannot_be_told_stays_an_interrupt():
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), TerminationSignal(15)])
+def test_an_interrupt_that_the_server_cannot_be_told_stays_an_interrupt(interrupt: BaseException):
     with pytest.raises(KeyboardInterrupt), ending_in_words(URL):
-        farewell(KeyboardInterrupt())
+        farewell(interrupt)
+
+
+def test_another_error_that_the_server_cannot_be_told_is_of_the_server():
     with pytest.raises(ServerLost), ending_in_words(URL):
         farewell(OSError("of a stage"))
 
