@@ -108,7 +108,7 @@ class Device:
         Raises:
             DeviceMemoryError: a block does not fit; the message names a chunk that does.
         """
-        stages, shortage = Rollout(self.resident, job), None
+        stages, shortage = Rollout(self.resident, job, explained=self._explained), None
         try:
             yield from in_turn(stages, blocks) if self.lane is None else overlapped(stages, blocks, self.lane)
         except torch.OutOfMemoryError as error:

@@ -1,6 +1,7 @@
 """A block from seeds to scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,8 +31,20 @@ from solrl_tasks.workers.resident import Resident
 class Rollout:
     """The stages of one job's blocks; see ``pipeline.Stages``."""
 
-    def __init__(self, resident: Resident, job: RolloutJob, counters: Counters | None = None) -> None:
+    def __init__(
+        self,
+        resident: Resident,
+        job: RolloutJob,
+        counters: Counters | None = None,
+        explained: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """
+        Args:
+            explained: given what is done, says in words that memory is too short for it, where that is not for the
+                number of images.
+        """
         self._resident = resident
+        self._explained = explained
         self._device = resident.device
         self._job = job
         self._counters = counters or resident.counters
@@ -137,7 +150,8 @@ class Rollout:
     def _condition(self, text: str) -> Conditioning:
         if text not in self._encoded:
             texts = tuple(dict.fromkeys((*self._job.texts, text)))
-            rows = self._resident.embeddings_for(self._job.guidance).get(texts).to(self._device)
+            with self._explained("encoding prompts"):
+                rows = self._resident.embeddings_for(self._job.guidance).get(texts).to(self._device)
             self._encoded |= {one: _row(rows, index) for index, one in enumerate(texts)}
         return self._encoded[text]
 

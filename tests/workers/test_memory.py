@@ -161,6 +161,19 @@ def test_where_not_even_one_image_fits_a_rollout_says_that(device, rollout_job, 
         list(device.rollout(rollout_job, [Work(0, 0, (0, 1, 2, 3), ())]))
 
 
+def test_prompts_that_cannot_be_encoded_are_not_too_many_images(new_device, rollout_job, monkeypatch):
+    """A smaller chunk would be no help."""
+    device = new_device()
+
+    def short(*_):
+        raise torch.OutOfMemoryError(SAID)
+
+    monkeypatch.setattr(type(device.family), "encode_text", short)
+    with pytest.raises(DeviceMemoryError, match=r"^encoding prompts does not fit.*Tried to allocate.*Held") as caught:
+        list(device.rollout(rollout_job, [Work(0, 0, (0, 1, 2, 3), ())]))
+    assert "chunk" not in str(caught.value)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_an_update_that_runs_short_names_the_micro_batch_that_fits(
     device, new_device, moved_policy, train_job, monkeypatch, checkpointing
