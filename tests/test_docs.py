@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, get_args
 
 import pytest
@@ -94,6 +96,15 @@ def test_pictures_are_there(page):
         assert ((ROOT / page).parent / target).is_file(), f"{page} shows {target}"
 
 
+def is_there(name: str) -> bool:
+    """Whether a dotted name is that of a module, or of something in one."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        parent, _, last = name.rpartition(".")
+        return is_there(parent) and hasattr(import_module(parent), last)
+
+
 @each_page
 def test_files_and_modules_exist(page):
     text = PAGES[page]
@@ -102,7 +113,7 @@ def test_files_and_modules_exist(page):
             assert (ROOT / name).exists(), f"{page} names {name}"
     for name in re.findall(r"\b(?:solrl_tasks|flows|tests)(?:\.\w+)+", text):
         module = re.sub(r"\.(md|py)$", "", name)
-        assert find_spec(module), f"{page} names {name}"
+        assert is_there(module), f"{page} names {name}"
 
 
 # Faults
@@ -177,15 +188,27 @@ def test_every_command_is_documented():
     assert set(leaves(typer.main.get_command(app), "solrl")) <= named
 
 
-@each_page
-def test_deployments_take_what_is_given(page):
+def deployments(page: str) -> dict[str, Any]:
+    """Flows by the names of their deployments: those that are served, and those that a page makes by entry point."""
     from flows.deployments import DEPLOYMENTS
 
+    made = {}
+    for words in commands(page):
+        if words[:3] == ["prefect", "--no-prompt", "deploy"] and not words[3].startswith("-"):
+            flow = resolve_name(words[3])
+            made[f"{flow.name}/{words[words.index('--name') + 1]}"] = flow
+            assert "--pool" in words, f"{shlex.join(words)}: Prefect would ask for a pool"
+    return DEPLOYMENTS | made
+
+
+@each_page
+def test_deployments_take_what_is_given(page):
+    known = deployments(page)
     for words in commands(page):
         if words[:3] == ["prefect", "deployment", "run"]:
             given = [pair for option, pair in pairwise(words) if option == "-p"]
             names = {pair.partition("=")[0] for pair in given}
-            assert names <= set(DEPLOYMENTS[words[3]].parameters.properties), shlex.join(words)
+            assert names <= set(known[words[3]].parameters.properties), shlex.join(words)
 
 
 @each_page

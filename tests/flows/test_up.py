@@ -242,7 +242,8 @@ def test_a_run_of_ray_actors_whose_flow_is_killed_goes_on_and_ends_as_one_of_a_s
 
 
 def test_the_long_form_deploys_and_its_worker_runs(shells: Shells, micro_config: Path, monkeypatch: pytest.MonkeyPatch):
-    """``prefect.yaml`` with a process work pool, where nothing else serves the same deployments."""
+    """``prefect.yaml`` with a process work pool, where nothing else serves the same deployments; and a pool of its own
+    for another kind of hardware, which the same flow is deployed to under another name."""
     settings = Settings.read(shells.folder / "servers", *shells.ports)
     monkeypatch.setenv("PREFECT_API_URL", settings.prefect.url)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", settings.mlflow.url)
@@ -251,6 +252,12 @@ def test_the_long_form_deploys_and_its_worker_runs(shells: Shells, micro_config:
     with running_servers(settings, print):
         call("work-pool", "create", "solrl-local", "--type", "process")
         call("--no-prompt", "deploy", "--all")
+        call("work-pool", "create", "solrl-h200", "--type", "process")
+        where = ["--pool", "solrl-h200", "--job-variable", f"working_dir={PROJECT}"]
+        call("--no-prompt", "deploy", "flows.train.train", "--name", "h200", *where)
+        found = httpx.post(f"{settings.prefect.url}/deployments/filter", json={}).json()
+        pools = {(deployment["name"], deployment["work_pool_name"]) for deployment in found}
+        assert pools == {("train", "solrl-local"), ("default", "solrl-local"), ("h200", "solrl-h200")}
         with worker(shells.folder / "worker.log"):
             asked = ["-p", f"config={micro_config}", "-p", "run_id=pool", "-p", "iterations=1"]
             done = shells.ask("solrl/train", *asked, "--watch")
