@@ -10,7 +10,6 @@ from solrl_tasks.store.errors import DamagedError, MissingObjectError
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.root import Store
-from solrl_tasks.tracking.devices import device_kind as device_kind
 from solrl_tasks.tracking.summary import Summary
 
 logger = logging.getLogger(__name__)

@@ -42,14 +42,15 @@ def test_the_flow_answers_and_is_paid_for_once(settings: Settings, micro_config:
     assert "prompts is 99" in str(refused.message)
 
 
-def test_a_finished_run_is_read_without_computing(solrl: Callable[..., Said], finished: Finished):
-    said = solrl("study", "theory", "--run", finished.run_id, "--home", str(finished.home), "--json")
+def test_a_finished_run_is_read_without_computing(solrl: Callable[..., Said], finished: Finished, tmp_path: Path):
+    home = Path(shutil.copytree(finished.home, tmp_path / "home"))
+    said = solrl("study", "theory", "--run", finished.run_id, "--home", str(home), "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert (found["computed"], found["keep"], found["candidates"]) == (0, 4, 8)
-    page = read_report(Store(finished.home / "store"), found["run_id"]).page
-    assert "audited groups" in page.summary
-    held = json.loads((finished.home / "store" / "studies" / f"{found['run_id']}.json").read_text())["refs"]
+    page = read_report(Store(home / "store"), found["run_id"]).page
+    assert "1 audited group x" in page.summary
+    held = json.loads((home / "store" / "studies" / f"{found['run_id']}.json").read_text())["refs"]
     assert {ref["kind"] for ref in held} == {"pools", "samples"}
 
 
