@@ -120,7 +120,7 @@ class Bucket:
             answer = self._client.ask("put", key, lambda store: store.put(key, data, mode="create"))
             if not isinstance(answer, Refused):
                 return self._kept(key, data, answer)
-            body = self._found(key)
+            body = self._met(key)
             if body is not None:
                 return body.etag if body.data == data else None
 
@@ -129,7 +129,7 @@ class Bucket:
         answer = self._client.ask("put", key, lambda store: store.put(key, data, mode={"e_tag": etag}))
         if not isinstance(answer, Refused):
             return self._kept(key, data, answer)
-        body = self._found(key)
+        body = self._met(key)
         return body.etag if body is not None and body.data == data else None
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -231,6 +231,13 @@ class Bucket:
             return self.get(key)
         except FileNotFoundError:
             return None
+
+    def _met(self, key: str) -> Body | None:
+        """What a conditional write found in its place: its own content where an answer was lost."""
+        body = self._found(key)
+        if body is not None:
+            self._changed(key, Entry(key, len(body.data), body.etag, body.modified))
+        return body
 
     def _kept(self, key: str, data: bytes, answer: Any) -> str:
         etag = str(answer["e_tag"])

@@ -284,6 +284,18 @@ def test_a_server_that_stays_away_is_an_error_for_people(server: S3Server, url: 
         bucket.put("x", b"")
 
 
+def test_a_pool_is_filled_though_answers_to_writes_are_lost(server: S3Server, store: Store, tmp_path: Path):
+    """Sent again, a conditional write finds its own content there, and whoever holds the pool knows of it."""
+    for server.deaf in (3, 4):
+        fill(store, 4 * server.deaf - 8, images=True)
+    server.deaf = 0
+    local = Store.open(tmp_path / "local")
+    for candidates in (4, 8):
+        fill(local, candidates, images=True)
+    assert compared(objects(store)) == compared(files(local.root))
+    assert fill(store).digest([REWARD], 8) == fill(local).digest([REWARD], 8)
+
+
 def test_a_request_that_is_not_answered_at_all_is_sent_once_more(server: S3Server, url: str):
     """A connection that died silently is no server that is gone; late, the first may still be carried out."""
     bucket = Bucket(url, patience=1.5)

@@ -28,6 +28,7 @@ class S3Server:
         failing: how many of the next requests are answered with ``status``.
         hanging: seconds that every request waits.
         hung: how many of the next requests are not answered for ``HUNG`` seconds.
+        deaf: every PUT whose number is a multiple is carried out, and answered with 500; 0 is none.
         lax: ignore If-None-Match and If-Match.
         seen: requests by method.
     """
@@ -42,7 +43,7 @@ class S3Server:
     def calm(self) -> None:
         """Behave."""
         self.failing, self.status, self.hanging, self.lax = 0, "503 Slow Down", 0.0, False
-        self.hung = 0
+        self.hung = self.deaf = 0
         self.seen: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -84,6 +85,10 @@ class S3Server:
         if self.lax:
             for name in _CONDITIONS:
                 environ.pop(name, None)
+        if self.deaf and environ["REQUEST_METHOD"] == "PUT" and self.seen["PUT"] % self.deaf == 0:
+            b"".join(self._app(environ, lambda *_: None))
+            answer("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b"done, and not told"]
         body: Iterable[bytes] = self._app(environ, answer)
         return body
 
