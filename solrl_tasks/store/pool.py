@@ -252,11 +252,14 @@ class Pool:
     def _look_at_prompts(self) -> tuple[list[dict[str, Any]] | None, str]:
         try:
             # They follow from the key, as the spec does.
-            return list(atomic.read_sealed(self._folder.path / PROMPTS, once=True)), ""
+            noted = atomic.read_sealed(self._folder.path / PROMPTS, once=True)
+            if not isinstance(noted, list) or len(noted) != len(self.rows):
+                raise DamagedError(self._folder.path / PROMPTS, f"it does not hold {len(self.rows)} prompts")
         except FileNotFoundError:
             return None, ""
         except DamagedError as error:
             return None, f"{error}. No reward is lost; whoever fills the pool again notes the prompts anew"
+        return noted, ""
 
     def records(self) -> dict[str, dict[str, Any] | None]:
         """The environments of the pool's blocks by id; more than one says that it is mixed."""

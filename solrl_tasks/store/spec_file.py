@@ -29,10 +29,16 @@ def read_spec(path: Place, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
         DamagedError: it cannot be read, or is of another key.
     """
     stored = atomic.read_sealed(path / SPEC, once=True)
+    if not _is_spec(stored):
+        raise DamagedError(path / SPEC, "it holds no spec and shape")
     # So that a copy under another name, or a path that leads elsewhere, is not taken for what it is a copy of.
     if key_of(stored["spec"]) != key:
         raise DamagedError(path, "it belongs to another key")
     return stored["spec"], stored["shape"]
+
+
+def _is_spec(stored: Any) -> bool:
+    return isinstance(stored, dict) and set(stored) == {"spec", "shape"}
 
 
 class SpecFile:
@@ -86,9 +92,7 @@ class SpecFile:
             return None, f"{self._path} is damaged: it has no {SPEC}" if self._path.exists() else ""
         except DamagedError as error:
             return None, str(error)
-        fits = (
-            isinstance(stored, dict) and set(stored) == {"spec", "shape"} and key_of(stored["spec"]) == self._path.name
-        )
+        fits = _is_spec(stored) and key_of(stored["spec"]) == self._path.name
         return (stored, "") if fits else (None, f"{self._path} is damaged: its {SPEC} belongs to another key")
 
     def _publish(self) -> None:

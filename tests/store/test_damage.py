@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from solrl_tasks.store import errors
-from solrl_tasks.store.pool import Pool, describe_pools
+from solrl_tasks.store.atomic import write_sealed
+from solrl_tasks.store.pool import Pool, describe_pools, survey_pools
 
 ROWS = ("aa-0", "bb-0")
 SPEC = {"engine": "fake"}
@@ -181,13 +182,35 @@ def test_a_lost_record_is_said(filled):
         pool.admit({"threads": 2}, pool.missing(["b@1"], 8, images=True)[:0] + pool.missing(["b@1"], 12))
 
 
-def test_a_damaged_pool_does_not_break_listings(filled, caplog):
+def test_a_damaged_pool_does_not_break_listings(filled):
     _, store, root, _ = filled
     Pool.open(store, {"engine": "other"}, ROWS, 4)
     (root / "spec.json").write_text("{")
     assert [info.spec for info in describe_pools(store)] == [{"engine": "other"}]
-    assert "damaged" in caplog.text
+    assert "damaged" in survey_pools(store).unreadable[root.name]
     assert not store.quarantine.exists()
+
+
+@pytest.mark.parametrize("content", [[], {"spec": SPEC}, "spec", None])
+def test_a_whole_file_of_something_else_in_the_place_of_a_spec_is_damage(filled, content):
+    _, store, root, digest = filled
+    write_sealed(root / "spec.json", content)
+    with pytest.raises(errors.DamagedError, match=r"spec\.json is damaged: it holds no spec and shape"):
+        Pool.load(store, root.name)
+    assert describe_pools(store) == []
+    pool = open_pool(store)
+    fill(pool)
+    assert pool.digest([A], 8) == digest
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, [], "text"])
+def test_prompts_of_something_else_are_damage_and_noted_anew(filled, content):
+    pool, _, root, _ = filled
+    prompts = [{"text": row, "metadata": {}} for row in ROWS]
+    write_sealed(root / "prompts.json", content)
+    assert pool.noted_prompts() is None
+    assert f"it does not hold {len(ROWS)} prompts" in pool.note_prompts(prompts)
+    assert pool.noted_prompts() == prompts and pool.prompts_fault() == ""
 
 
 def test_half_written_files_of_dead_writers_are_swept_by_the_next(filled):
