@@ -11,11 +11,11 @@ from typing import Any, Self
 from flows.outage import wait_for_server
 from flows.settings import Settings
 from solrl_tasks.config.extensions import find_extension
-from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.models.export import save_diffusers_lora
 from solrl_tasks.reports.provenance import UNKNOWN, engine_kind
 from solrl_tasks.reports.stored import report_files
 from solrl_tasks.stages.evaluations import evaluated
+from solrl_tasks.stages.recorded_recipe import recorded_recipe
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store import atomic
 from solrl_tasks.store.errors import StoreError
@@ -48,7 +48,7 @@ def read_summaries(view: RunView) -> list[Summary]:
 
 def reward_names(view: RunView) -> list[str]:
     """What a run trains on and watches, in the order of its recipe."""
-    recipe = Recipe.model_validate(view.config)
+    recipe = recorded_recipe(view)
     return [reward.name for reward in (*recipe.rewards, *recipe.evaluate.rewards)]
 
 
@@ -58,7 +58,7 @@ def describe(store: Store, view: RunView, record: dict[str, Any] | None = None) 
     Args:
         record: what ``first_record`` said, where it was asked already.
     """
-    recipe = Recipe.model_validate(view.config)
+    recipe = recorded_recipe(view)
     record = first_record(store, view) if record is None else record
     used = {spec.engine.name for spec in (recipe.explore, recipe.regenerate, recipe.evaluate.sampling)}
     return RunFacts(
@@ -104,7 +104,7 @@ def export_adapter(store: Store, view: RunView, summary: Summary, folder: Path) 
     Raises:
         StoreError: the policy is not in the store any more.
     """
-    family = find_extension("family", Recipe.model_validate(view.config).model.family)
+    family = find_extension("family", recorded_recipe(view).model.family)
     return save_diffusers_lora(load_lora(store, summary.refs["policy"], "ema"), folder, family.convolutions)
 
 

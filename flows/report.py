@@ -11,7 +11,6 @@ from flows.console import shown_command
 from flows.errors import UserError, is_for_people
 from flows.publishing import read_summaries
 from flows.ranking import ranks_report
-from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.reports.evaluation import evaluation_page
 from solrl_tasks.reports.page import Page
 from solrl_tasks.reports.provenance import joined
@@ -19,6 +18,7 @@ from solrl_tasks.reports.run_record import RunRecord
 from solrl_tasks.reports.stored import draw, has_report, read_report, write_report
 from solrl_tasks.reports.training import RECIPE, training_page
 from solrl_tasks.stages.evaluations import evaluated
+from solrl_tasks.stages.recorded_recipe import recorded_recipe
 from solrl_tasks.store import atomic
 from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.places import place_of
@@ -91,7 +91,7 @@ def draw_or_note(store: Store, run_id: str, note: Callable[[str], None]) -> Draw
 
 def run_record(store: Store, view: RunView) -> RunRecord:
     """What a report is made from. Raises DamagedError where the configuration cannot be read."""
-    recipe = Recipe.model_validate(view.config)
+    recipe = recorded_recipe(view)
     summaries = read_summaries(view)
     done = bool(evaluated(view)) or summaries[-1].step >= recipe.iterations
     status = "finished" if done else next(info.status for info in list_runs(store) if info.run_id == view.run_id)

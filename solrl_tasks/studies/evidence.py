@@ -17,6 +17,7 @@ from solrl_tasks.stages.explore import explore
 from solrl_tasks.stages.iteration import Call, direct
 from solrl_tasks.stages.jobs import PoolJob
 from solrl_tasks.stages.recorded import PolicyName, StudyError, find_policy
+from solrl_tasks.stages.recorded_recipe import recorded_recipe
 from solrl_tasks.stages.resolutions import sampled_model
 from solrl_tasks.stages.session import Session
 from solrl_tasks.store.costs import block_seconds
@@ -208,7 +209,7 @@ def audited_evidence(store: Store, run_id: str) -> Evidence:
         DamagedError: a summary of it is damaged: its audits would be left out unseen.
     """
     view = view_run(store, run_id)
-    recipe = Recipe.model_validate(view.config)
+    recipe = recorded_recipe(view)
     summaries = [Summary.model_validate(content) for _, content in sorted(view.whole_summaries().items())]
     audited = [summary for summary in summaries if {"explore", "audit"} <= summary.refs.keys()]
     if not audited:
@@ -248,7 +249,7 @@ def with_prices_of(store: Store, evidence: Evidence, run_id: str) -> Evidence:
         DamagedError: a summary of it is damaged.
     """
     view = view_run(store, run_id)
-    recipe = Recipe.model_validate(view.config)
+    recipe = recorded_recipe(view)
     _require_same_work(evidence.explored, evidence.reference, recipe, run_id)
     summaries = [Summary.model_validate(content) for _, content in sorted(view.whole_summaries().items())]
     origin = f"median over iterations of run {run_id}"
@@ -317,7 +318,7 @@ def require_prices(store: Store, run_id: str, recipe: Recipe) -> None:
         DamagedError: a summary of it is damaged.
     """
     view = view_run(store, run_id)
-    priced = Recipe.model_validate(view.config)
+    priced = recorded_recipe(view)
     explored, reference = (_unpriced(recipe.model, spec, {}) for spec in (recipe.explore, recipe.regenerate))
     _require_same_work(explored, reference, priced, run_id)
     _stage_price([Summary.model_validate(content) for content in view.whole_summaries().values()], "update", 1, run_id)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from solrl_tasks.store.atomic import read_sealed, write_sealed
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run, RunView
 from tests.flows.conftest import Finished, Said
@@ -227,6 +228,20 @@ def test_mistakes_are_told_without_a_traceback(
     assert said.err.startswith("error: ")
     assert words in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("command", [("runs", "show", "done"), ("report", "done"), ("export", "done", "{}/adapter")])
+def test_a_run_that_a_newer_version_recorded_is_told_in_words(
+    solrl: Solrl, finished: Finished, tmp_path: Path, command: tuple[str, ...]
+):
+    shutil.copytree(finished.home, tmp_path / "home")
+    config = tmp_path / "home" / "store" / "runs" / "done" / "config.json"
+    write_sealed(config, {**read_sealed(config), "field_of_tomorrow": 1})
+    answer = solrl(*(word.format(tmp_path) for word in command), "--home", tmp_path / "home")
+    assert answer.code == 1 and "Traceback" not in answer.err
+    told = answer.err.replace("\n", " ")
+    assert "run done was recorded with a recipe that this version cannot read" in told
+    assert "field_of_tomorrow" in told and "upgrade" in told
 
 
 def test_a_home_without_a_store_says_how_to_begin(solrl: Solrl, tmp_path: Path):
