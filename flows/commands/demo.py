@@ -58,10 +58,11 @@ def run_here(settings: Settings, run_id: str, config: str, asked: Mapping[str, A
     settings.apply()
     _quiet()
     from flows.parameters import read_usable
-    from solrl_tasks.store.root import check_name
+    from solrl_tasks.store.root import Store, check_name
 
     # What cannot be used must not wait for servers to be told so.
     check_name(run_id, "run_id")
+    Store.find(settings.store_root)
     recipe, _ = read_usable(config, dict(asked))
     raise_on_termination()
     parameters = {"run_id": run_id, "config": config, **asked}

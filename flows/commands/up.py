@@ -31,6 +31,10 @@ def up(home: Home = None, prefect_port: PrefectPort = None, mlflow_port: MlflowP
     settings = Settings.read(home, prefect_port, mlflow_port)
     raise_on_termination()
     settings.apply()
+    from solrl_tasks.store.root import Store
+
+    # No run could use it: that must not wait for servers to be told.
+    Store.find(settings.store_root)
     os.environ.setdefault("PREFECT_RUNNER_POLL_FREQUENCY", "2")
     if profile and profile[1].rstrip("/") != settings.prefect.url and settings.prefect.origin != "environment":
         say(

@@ -310,3 +310,33 @@ def test_a_recipe_that_cannot_be_used_is_refused_before_any_server(
     said = solrl("train", recipe, "--home", tmp_path / "home")
     assert said.code == 1
     assert words in said.err
+
+
+@pytest.mark.parametrize("command", [("train", "{config}"), ("demo",), ("up",)])
+@pytest.mark.parametrize(
+    ("found", "words"), [("newer", "has format 99, which a newer sol-rl wrote"), ("other", "is not empty and not a")]
+)
+def test_a_store_that_cannot_be_used_is_refused_before_any_server(
+    solrl: Solrl,
+    micro_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    found: str,
+    words: str,
+):
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a server was wanted")
+
+    monkeypatch.setattr("flows.commands.demo.running_servers", never)
+    monkeypatch.setattr("flows.commands.up.running_servers", never)
+    home = tmp_path / "home"
+    if found == "newer":
+        write_sealed(home / "store" / "store.json", {"format": 99})
+    else:
+        (home / "store").mkdir(parents=True)
+        (home / "store" / "thesis.txt").write_text("mine")
+    before = sorted(home.rglob("*"))
+    said = solrl(*(word.format(config=micro_config) for word in command), "--home", home)
+    assert said.code == 1 and words in said.err.replace("\n", " ")
+    assert sorted(home.rglob("*")) == before
