@@ -28,5 +28,5 @@ def recorded_recipe(view: RunView) -> Recipe:
         raise StoreError(
             f"run {view.run_id} was recorded with a recipe that this version cannot read, in "
             f"{view.path / 'config.json'} ({'; '.join(faults[:_NAMED])}{more}): a newer sol-rl wrote it, so upgrade "
-            "this one (`pip install --upgrade sol-rl`); the run is as it was"
+            "this one (docs/upgrading.md); the run is as it was"
         ) from error

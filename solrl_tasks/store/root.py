@@ -252,7 +252,7 @@ def _readable_format(marker: Any, path: Place) -> int:
     if found > FORMAT:
         raise StoreError(
             f"{path} has format {found}, which a newer sol-rl wrote; this version reads up to {FORMAT}. Upgrade sol-rl "
-            "(`pip install --upgrade sol-rl`), or name another store with --home, SOLRL_HOME or SOLRL_STORE; nothing "
+            "(docs/upgrading.md), or name another store with --home, SOLRL_HOME or SOLRL_STORE; nothing "
             "was changed"
         )
     return found

@@ -152,7 +152,9 @@ class S3Client:
         try:
             from obstore.store import S3Store
         except ImportError as error:
-            raise StoreError(f"a store in {self.url} needs obstore: pip install 'sol-rl[s3]' ({error})") from error
+            raise StoreError(
+                f"a store in {self.url} needs obstore: pip install -c constraints.txt -e '.[s3]' ({error})"
+            ) from error
         endpoint = _endpoint()
         config: Any = {"endpoint": endpoint} if endpoint else {}
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
