@@ -4,8 +4,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-from solrl_tasks.workers.ray_crew import Actor
-
 Parcel = list[Any]
 """A reference to what is sent, boxed so that Ray does not fetch it unasked; nothing for whoever holds it."""
 KEPT: Final = 2
@@ -22,13 +20,14 @@ class Parcels:
         self._kept = kept
         self._sent: OrderedDict[str, Any] = OrderedDict()
 
-    def of(self, actor: Actor, digest: str, pack: Callable[[], Any]) -> Parcel:
+    def of(self, digest: str, pack: Callable[[], Any], holds: frozenset[str]) -> Parcel:
         """For one actor.
 
         Args:
             pack: gives what is to be sent, where it is not in the object store.
+            holds: digests of what that actor has.
         """
-        if digest in actor.holds:
+        if digest in holds:
             return []
         if digest not in self._sent:
             import ray

@@ -140,7 +140,7 @@ class Spread:
         self.opened[actor.name] = actor
         self.watches.setdefault(actor.name, Stopwatch())
         lora = self.asked.lora
-        parcel = None if lora is None else self.parcels.of(actor, self.digest, lambda: pack_lora(lora))
+        parcel = None if lora is None else self.parcels.of(self.digest, lambda: pack_lora(lora), actor.holds)
         ref = actor.handle.block.remote(self.number, self.job, self.digest, parcel, work, latents)
         self.flight[ref] = actor, number
 

@@ -77,7 +77,7 @@ def _attempt(
         return None
     flight: dict[Any, Actor] = {}
     for actor, seat in zip(actors, seats, strict=True):
-        parcel = parcels.of(actor, policy.digest, lambda: pack_state(policy))
+        parcel = parcels.of(policy.digest, lambda: pack_state(policy), actor.holds)
         # Where it breaks off nobody knows which policy each has come to.
         actor.holds = frozenset()
         flight[actor.handle.train.remote(job, policy.digest, parcel, seat)] = actor

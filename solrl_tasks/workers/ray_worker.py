@@ -114,7 +114,7 @@ class RayWorker:
         digest = BASE_DIGEST if lora is None else lora.digest
 
         def synced(actor: Actor) -> Any:
-            parcel = None if lora is None else self._parcels.of(actor, digest, lambda: pack_lora(lora))
+            parcel = None if lora is None else self._parcels.of(digest, lambda: pack_lora(lora), actor.holds)
             return actor.handle.sync.remote(engine, digest, parcel)
 
         found = self.crew.ask_all(synced)
