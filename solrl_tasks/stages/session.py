@@ -25,7 +25,7 @@ from solrl_tasks.stages.resolutions import UnsuitableError, check_resolution, sa
 from solrl_tasks.store.models import name_model
 from solrl_tasks.store.object_path import Place
 from solrl_tasks.store.root import Store
-from solrl_tasks.store.runs import Run, RunView
+from solrl_tasks.store.runs import Run, RunView, require_free
 from solrl_tasks.workers.base import Worker
 from solrl_tasks.workers.inline import InlineWorker
 from solrl_tasks.workers.numerics import default_device
@@ -155,6 +155,9 @@ def open_session(
     prepared = prepare(recipe, base)
     store = Store.open(root, create=True)
     reporter = reporter or SilentReporter()
+    if prepared.recipe.workers.kind != "inline":
+        # Actors come before the lock, and would wait for devices that whoever holds the run may have.
+        require_free(store, run_id)
     with _worker(prepared.recipe, store, reporter) as worker:
         require_engines(prepared.recipe, worker.site)
         prepared = _with_chunks(prepared, store, run_id, worker, reporter)

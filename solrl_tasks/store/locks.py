@@ -18,6 +18,8 @@ from solrl_tasks.store.lock import HOLDER, Lock, describe, sign
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
+_LOOK_SECONDS = 0.2
+"""Whoever only looks who holds a lock (``holder``) has it for a moment: that is no holder to be refused for."""
 
 
 class FileLock(Lock):
@@ -88,6 +90,9 @@ class FileLock(Lock):
                 return
             except BlockingIOError:
                 waited = time.monotonic() - start
+                if not wait and waited < _LOOK_SECONDS:
+                    time.sleep(_LOOK_SECONDS / 10)
+                    continue
                 if not wait or (timeout is not None and waited >= timeout):
                     raise LockedError(self._refusal(waited if wait else None)) from None
             if not told:

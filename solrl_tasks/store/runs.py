@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, Self
 from pydantic import ValidationError
 
 from solrl_tasks.store import atomic, places
-from solrl_tasks.store.errors import ConfigChangedError, DamagedError, MissingObjectError, StoreError
+from solrl_tasks.store.errors import ConfigChangedError, DamagedError, LockedError, MissingObjectError, StoreError
 from solrl_tasks.store.journal import open_journal
 from solrl_tasks.store.keys import digest
-from solrl_tasks.store.lock import Lock
+from solrl_tasks.store.lock import Lock, describe
 from solrl_tasks.store.object_path import ObjectPath, Place
 from solrl_tasks.store.records import differences
 from solrl_tasks.store.refs import Ref
@@ -327,6 +327,18 @@ def view_run(store: Store, run_id: str) -> RunView:
     if not (view.path / "config.json").exists():
         _ = view.config
     return view
+
+
+def require_free(store: Store, run_id: str) -> None:
+    """Look whether a run is held, before what is costly and comes before ``Run.open``, which decides.
+
+    Raises:
+        LockedError: it is; the message names who holds it.
+    """
+    found = places.holder_of(RunView(store, run_id).path / "lock")
+    if found is not None:
+        who = describe(found) if found else "another process"
+        raise LockedError(f"run {run_id}: the lock is held by {who}; wait for it to end, or stop it")
 
 
 def list_runs(store: Store) -> list[RunInfo]:

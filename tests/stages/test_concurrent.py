@@ -2,7 +2,12 @@
 
 import pytest
 
+from solrl_tasks.config.recipe import WorkersSpec
+from solrl_tasks.stages.session import open_session
+from solrl_tasks.store.errors import LockedError
 from solrl_tasks.store.locks import holder
+from solrl_tasks.store.root import Store
+from solrl_tasks.store.runs import Run
 from tests.support.contents import run_contents
 from tests.support.killing import Child, Kill, check_kill_left_no_damage, leftovers, run_child
 from tests.support.micro import micro_recipe, write_prompts
@@ -82,3 +87,19 @@ def test_the_same_run_in_a_second_process_is_refused_with_the_holder_named(recip
     assert f"run run (process {held['pid']} on {held['host']}, since" in second.error
     finish(first)
     assert run_contents(root, "run") == alone[1]
+
+
+def test_no_actors_are_hired_for_a_run_that_another_process_has(recipe, tmp_path, monkeypatch):
+    def never(*_):
+        raise AssertionError("actors were wanted")
+
+    monkeypatch.setattr("solrl_tasks.workers.ray_worker.hired", never)
+    by_actors = recipe.model_copy(update={"workers": WorkersSpec(kind="ray", actors=2)})
+    store = Store.open(tmp_path / "store")
+    with (
+        Run.open(store, "run", {}),
+        pytest.raises(LockedError, match=r"run run: the lock is held by run run \(process"),
+    ):
+        open_session(store.root, "run", by_actors).__enter__()
+    with pytest.raises(AssertionError, match="actors were wanted"):
+        open_session(store.root, "run", by_actors).__enter__()

@@ -1,5 +1,6 @@
 """Locks: one holder, named to the others, gone with its process."""
 
+import fcntl
 import multiprocessing
 import os
 import subprocess
@@ -33,6 +34,17 @@ def test_a_second_process_is_refused_and_told_who_holds_it(other):
     with pytest.raises(LockedError, match=rf"run mine: .* held by run other \(process {child.pid} on .*since"):
         FileLock(path, "run mine").acquire()
     assert holder(path)["pid"] == child.pid
+
+
+def test_whoever_only_looks_is_no_holder_to_be_refused_for(tmp_path):
+    """Lists of runs look at every lock; a run that begins at that moment is not told that somebody has it."""
+    path = tmp_path / "lock"
+    path.touch()
+    looking = os.open(path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    threading.Timer(0.05, os.close, (looking,)).start()
+    with FileLock(path, "run mine").hold():
+        assert holder(path)["pid"] == os.getpid()
 
 
 def test_the_lock_is_free_when_its_holder_is_killed(other):
