@@ -22,6 +22,8 @@ from solrl_tasks.store.spec_file import SPEC
 from solrl_tasks.store.trims import MARK, Trim, read_mark
 
 logger = logging.getLogger(__name__)
+_SUMMED: Final = "remove it: the summary.json beside it names what the iteration keeps"
+_BEGUN: Final = "put it back from a copy, or start the run again, which moves it aside and notes it anew"
 _DAY: Final = 24 * 3600.0
 _KEY: Final = re.compile(r"[0-9a-f]{24}")
 _TRASH: Final = ".trash"
@@ -193,7 +195,10 @@ def _noted(store: Store) -> Iterator[tuple[Place, Any]]:
         for name in ("refs.json", "summary.json")
     )
     for path in own.values():
-        yield path, atomic.read_sealed(path)
+        try:
+            yield path, atomic.read_sealed(path)
+        except DamagedError as error:
+            raise DamagedError(path, error.why, _SUMMED if path.parent in summed else _BEGUN) from error
     for folder in sorted(set(summed) - set(own)):
         summary = atomic.read_sealed(summed[folder])
         yield summed[folder], summary.get("refs", {}) if isinstance(summary, dict) else summary

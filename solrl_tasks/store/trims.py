@@ -12,6 +12,9 @@ from solrl_tasks.store.refs import Ref
 from solrl_tasks.store.runs import RunView
 
 MARK: Final = "trimmed.json"
+_MARK_AGAIN: Final = (
+    "put it back from a copy; without it the run computes again what was trimmed, or stops where it cannot"
+)
 PARENT: Final = "parent"
 """What an iteration began from: its own record names it, and it lets it go when the iteration that made it does."""
 Key = tuple[str, str]
@@ -62,12 +65,13 @@ def read_mark(path: Place) -> Trim:
         content = atomic.read_sealed(path)
     except FileNotFoundError:
         return Trim()
+    except DamagedError as error:
+        raise DamagedError(path, error.why, _MARK_AGAIN) from error
     try:
         steps = {int(step): _refs(refs) for step, refs in content["steps"].items()}
         return Trim(steps, tuple(dict(note) for note in content["notes"]))
     except (ValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
-        remedy = "put it back from a copy; without it the run computes again what was trimmed, or stops where it cannot"
-        raise DamagedError(path, f"it does not say what was trimmed ({error})", remedy) from error
+        raise DamagedError(path, f"it does not say what was trimmed ({error})", _MARK_AGAIN) from error
 
 
 def write_trim(run: RunView, trim: Trim) -> None:

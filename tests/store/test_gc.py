@@ -128,10 +128,15 @@ def test_a_study_that_cannot_be_read_stops_it(store, damage):
 def test_unreadable_references_stop_it(store):
     selection(store, "x")
     with Run.open(store, "demo", {}) as run:
-        run.note_ref(0, "select", selection(store, "y"))
+        run.note_ref(0, "select", used := selection(store, "y"))
         (run.iteration_dir(0) / "refs.json").write_text("{")
-    with pytest.raises(errors.DamagedError, match=r"refs\.json"):
+        with pytest.raises(errors.DamagedError, match=r"refs\.json is damaged: .*start the run again"):
+            plan_gc(store, min_age_seconds=0)
+        run.commit_summary(0, {"metrics": {}, "refs": {"select": used.model_dump(mode="json")}})
+    with pytest.raises(errors.DamagedError, match=r"refs\.json is damaged: .*; remove it: the summary"):
         plan_gc(store, min_age_seconds=0)
+    (run.iteration_dir(0) / "refs.json").unlink()
+    assert used.key not in {item.key for item in plan_gc(store, min_age_seconds=0)}
 
 
 def test_what_was_moved_aside_is_listed_and_goes(store):

@@ -156,6 +156,19 @@ def test_a_live_run_is_not_trimmed_and_one_that_went_on_is_planned_again(store):
     assert left(store) == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_of_two_plans_at_once_the_second_is_planned_again(store):
+    """The mark is one file: the second would forget what the first let go."""
+    make_run(store)
+    weak, strong = plan_trim(store, "run", Keep(last=4)), plan_trim(store, "run", Keep())
+    apply_trim(store, strong)
+    mark = read_trim(view_run(store, "run"))
+    with pytest.raises(errors.StoreError, match="was trimmed by another rule since it was looked at: plan again"):
+        apply_trim(store, weak)
+    assert read_trim(view_run(store, "run")) == mark and left(store) == [0, 6]
+    apply_trim(store, plan_trim(store, "run", Keep(last=4)))
+    assert read_trim(view_run(store, "run")).steps == mark.steps
+
+
 def test_a_kill_after_the_mark_leaves_the_rest_to_the_garbage_collection(store, monkeypatch):
     make_run(store)
     removed = []
@@ -204,5 +217,5 @@ def test_a_damaged_mark_stops_everything_that_needs_it(store):
     apply_trim(store, plan_trim(store, "run", Keep()))
     (run.path / "trimmed.json").write_text("{")
     for call in (lambda: read_trim(run), lambda: plan_gc(store), lambda: plan_trim(store, "run", Keep())):
-        with pytest.raises(errors.DamagedError, match=r"trimmed\.json"):
+        with pytest.raises(errors.DamagedError, match=r"trimmed\.json is damaged: .*; put it back from a copy"):
             call()
