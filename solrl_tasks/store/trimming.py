@@ -47,6 +47,7 @@ class TrimPlan:
 
     Attributes:
         kept: iterations that keep everything, with the rule that says so.
+        before: the mark that there was.
         trim: the whole mark, with what was trimmed before.
         objects: what would be removed: nothing else refers to it.
         shared: paths of what the run lets go and others refer to, which stays, and who they are.
@@ -54,6 +55,7 @@ class TrimPlan:
 
     run_id: str
     kept: dict[int, str]
+    before: Trim
     trim: Trim
     newly: tuple[int, ...]
     objects: tuple[Garbage, ...]
@@ -91,7 +93,7 @@ def plan_trim(store: Store, run_id: str, keep: Keep) -> TrimPlan:
     note = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "rule": str(keep)}
     trim = Trim(steps, (*before.notes, note) if newly else before.notes)
     objects, shared = _split(store, run, trim)
-    return TrimPlan(run_id, kept, trim, newly, objects, shared)
+    return TrimPlan(run_id, kept, before, trim, newly, objects, shared)
 
 
 def apply_trim(store: Store, plan: TrimPlan) -> int:
@@ -101,12 +103,15 @@ def apply_trim(store: Store, plan: TrimPlan) -> int:
 
     Raises:
         LockedError: something uses the store.
-        StoreError: the run has gone on since the plan was made.
+        StoreError: the run has gone on since the plan was made, or was trimmed by another rule.
     """
     with alone(store, f"trimming run {plan.run_id}"):
         run = view_run(store, plan.run_id)
         if max(run.summaries()) != max(plan.kept):
             raise StoreError(f"run {plan.run_id} has gone on since it was looked at: plan again")
+        if read_trim(run) != plan.before:
+            # The mark is replaced whole: what the other let go would no longer be known as such.
+            raise StoreError(f"run {plan.run_id} was trimmed by another rule since it was looked at: plan again")
         if plan.newly:
             store.require_format(2)
             write_trim(run, plan.trim)

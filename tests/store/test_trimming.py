@@ -9,7 +9,7 @@ from solrl_tasks.store.gc import collect, plan_gc
 from solrl_tasks.store.policies import load_policy, save_policy
 from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
-from solrl_tasks.store.runs import Run, RunView
+from solrl_tasks.store.runs import Run, RunView, view_run
 from solrl_tasks.store.samples import Samples
 from solrl_tasks.store.selections import save_selection
 from solrl_tasks.store.trimming import Keep, apply_trim, plan_trim
