@@ -247,12 +247,26 @@ def _hear_nothing(*_: Any) -> None:
     """Ray prints the deaths of actors, and what might have caused them in general; a run says which and goes on."""
 
 
-def _join(ray: Any, address: str | None, spec: WorkersSpec) -> Any:
-    if address is not None and ":" in address and not answers(address):
+def _located(ray: Any, address: str) -> str:
+    """The host:port of a cluster that answers; "auto" is the one of this machine."""
+    where = address
+    if address == "auto":
+        try:
+            where = ray._private.services.canonicalize_bootstrap_address(address)
+        except (ConnectionError, ValueError) as error:
+            raise WorkersError(
+                f"workers.address is auto, and no Ray cluster runs on this machine: start one (ray start --head), "
+                f"give the host:port of one, or {_INLINE}"
+            ) from error
+    if not answers(where):
         # Ray would ask for minutes.
-        raise WorkersError(
-            f"no Ray cluster answers at {address}: look at workers.address and RAY_ADDRESS, or {_INLINE}"
-        )
+        raise WorkersError(f"no Ray cluster answers at {where}: look at workers.address and RAY_ADDRESS, or {_INLINE}")
+    return where
+
+
+def _join(ray: Any, address: str | None, spec: WorkersSpec) -> Any:
+    if address is not None:
+        address = _located(ray, address)
     quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is not None:
@@ -260,8 +274,18 @@ def _join(ray: Any, address: str | None, spec: WorkersSpec) -> Any:
         return ray.init(address="local", include_dashboard=False, num_cpus=_cpus(spec), **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
-        what = "no Ray cluster could be started here" if address is None else f"no Ray cluster answers at {address}"
-        raise WorkersError(f"{what}: {said}. Look at workers.address, or {_INLINE}") from error
+        raise WorkersError(f"{_refusal(address)}: {said.rstrip('.')}. Look at workers.address, or {_INLINE}") from error
+
+
+def _refusal(address: str | None) -> str:
+    if address is None:
+        return "no Ray cluster could be started here"
+    if not answers(address):
+        return f"no Ray cluster answers at {address}"
+    return (
+        f"the Ray cluster at {address} answers, and did not let this process in (RAY_AUTH_MODE and RAY_AUTH_TOKEN must "
+        "be those that it was started with)"
+    )
 
 
 def _cpus(spec: WorkersSpec) -> int | None:

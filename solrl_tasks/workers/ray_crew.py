@@ -268,6 +268,7 @@ class Crew:
 
     def _mourn(self, actor: Actor, why: str) -> None:
         self.cluster.check_node()
+        why = why.rstrip(".")
         self._last_death = f"{actor.where}: {why}"
         if self._replaced >= self._spec.replacements:
             self.tell(f"{actor.where} died: {why}. It is not replaced: workers.replacements is used up")

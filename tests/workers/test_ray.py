@@ -336,12 +336,25 @@ def test_what_a_killed_run_had_started_ends_with_it():
     assert alive == []
 
 
-def test_what_the_cluster_does_not_have_is_said(micro_model):
+def test_what_the_cluster_does_not_have_is_said(micro_model, monkeypatch):
     spec = WorkersSpec(kind="ray", actors=1, cpus=0.5, address="127.0.0.1:1")
     model = ModelSpec(source=str(micro_model), resolution=32)
     with (
         pytest.raises(WorkersError, match=r"no Ray cluster answers at 127.0.0.1:1.*workers\.address"),
         hired(spec, model, None, print),
+    ):
+        pass
+    with (
+        pytest.raises(
+            WorkersError, match=r"address is auto, and no Ray cluster runs on this machine.*ray start"
+        ),
+        hired(spec.model_copy(update={"address": "auto"}), model, None, print),
+    ):
+        pass
+    monkeypatch.setattr(ray._private.services, "canonicalize_bootstrap_address", lambda _: "127.0.0.1:1")
+    with (
+        pytest.raises(WorkersError, match=r"no Ray cluster answers at 127.0.0.1:1"),
+        hired(spec.model_copy(update={"address": "auto"}), model, None, print),
     ):
         pass
     with (
