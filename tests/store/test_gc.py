@@ -16,6 +16,7 @@ from solrl_tasks.store.pool import Pool
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.runs import Run
 from solrl_tasks.store.selections import load_selection, save_selection
+from tests.support.dying import die_at
 from tests.support.killing import CONTEXT
 
 A = "soft@1"
@@ -185,20 +186,7 @@ def test_a_link_goes_and_what_it_leads_to_stays(store, tmp_path):
 
 def _collect_until(root, nth):
     """Collect in a child that dies at its nth change of a name."""
-    seen = 0
-
-    def counted(call):
-        def made(*args, **kwargs):
-            nonlocal seen
-            seen += 1
-            if seen == nth:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **kwargs)
-
-        return made
-
-    for name in ("rename", "unlink", "rmdir"):
-        setattr(os, name, counted(getattr(os, name)))
+    die_at(nth, ("rename", "unlink", "rmdir"))
     found = Store(root)
     collect(found, plan_gc(found, min_age_seconds=0))
 

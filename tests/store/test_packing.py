@@ -1,6 +1,5 @@
 """A packed pool is the pool: same digests, same blocks, and a kill leaves the old or the new one, whole."""
 
-import os
 import signal
 
 import numpy as np
@@ -12,6 +11,7 @@ from solrl_tasks.store.contents import Contents
 from solrl_tasks.store.pool import Pool, describe_pools
 from solrl_tasks.store.root import Store
 from solrl_tasks.store.samples import Samples
+from tests.support.dying import die_at
 from tests.support.killing import CONTEXT
 
 A, B = "soft@1", "hard@2"
@@ -180,20 +180,7 @@ def test_a_packed_array_that_reads_back_differently_is_dropped(store, monkeypatc
 
 def _pack_until(root, key, nth):
     """Pack in a child that dies at its nth change of the disk."""
-    seen = 0
-
-    def counted(call):
-        def made(*args, **kwargs):
-            nonlocal seen
-            seen += 1
-            if seen == nth:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **kwargs)
-
-        return made
-
-    for name in ("replace", "rename", "fsync", "unlink", "rmdir", "mkdir"):
-        setattr(os, name, counted(getattr(os, name)))
+    die_at(nth, ("replace", "rename", "fsync", "unlink", "rmdir", "mkdir"))
     packing.pack(Store(root), "pools", key)
 
 
