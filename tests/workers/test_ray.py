@@ -345,9 +345,7 @@ def test_what_the_cluster_does_not_have_is_said(micro_model, monkeypatch):
     ):
         pass
     with (
-        pytest.raises(
-            WorkersError, match=r"address is auto, and no Ray cluster runs on this machine.*ray start"
-        ),
+        pytest.raises(WorkersError, match=r"address is auto, and no Ray cluster runs on this machine.*ray start"),
         hired(spec.model_copy(update={"address": "auto"}), model, None, print),
     ):
         pass
