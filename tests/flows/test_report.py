@@ -146,7 +146,7 @@ def test_a_pool_that_cannot_be_read_is_named(home, store, finished):
     found = run_record(store, view)
     assert {explored, evaluated} <= set(found.unknown)
     assert "spec.json is damaged" in found.unknown[explored]
-    assert found.unknown[evaluated] == "1 of its 1 environment records cannot be read"
+    assert found.unknown[evaluated] == "1 of its 1 environment record cannot be read"
     page = draw_report(store, finished.run_id).page
     table = next(block for block in page.blocks if isinstance(block, Table) and "origin is not known" in block.caption)
     assert {explored, evaluated} <= {key for key, _ in table.rows}

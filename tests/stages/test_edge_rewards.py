@@ -91,7 +91,7 @@ def test_an_exception_costs_the_image_and_not_its_batch(run):
 
 
 def test_a_wrong_number_of_scores_stops_the_run_and_stores_nothing(run, recipe_with, tmp_path):
-    with pytest.raises(RewardError, match="too_short' returned 1 scores for 2 images"):
+    with pytest.raises(RewardError, match="too_short' returned 1 score for 2 images"):
         run("too_short")
     assert not list((tmp_path / "store").rglob("ledger"))
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ class Cluster:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Until it takes connections: one that is stopped before that does not end cleanly."""
+        before = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -54,6 +57,10 @@ class Cluster:
                 start_new_session=True,
                 **other_user(),
             )
+        until = time.monotonic() + 60
+        while "ready to accept connections" not in self._log.read_text()[before:]:
+            assert self._process.poll() is None and time.monotonic() < until, self._log.read_text()
+            time.sleep(0.1)
 
     def stop(self) -> None:
         """Cleanly: connections are ended and all is on the disk."""

@@ -344,6 +344,11 @@ def test_what_the_cluster_does_not_have_is_said(micro_model, monkeypatch):
         hired(spec, model, None, print),
     ):
         pass
+
+    def nowhere(_):
+        raise ConnectionError("no cluster was found")
+
+    monkeypatch.setattr(ray._private.services, "canonicalize_bootstrap_address", nowhere)
     with (
         pytest.raises(WorkersError, match=r"address is auto, and no Ray cluster runs on this machine.*ray start"),
         hired(spec.model_copy(update={"address": "auto"}), model, None, print),

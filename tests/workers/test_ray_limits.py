@@ -1,6 +1,7 @@
 """Limits of what actors may take: what is slow and alive is left alone."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,12 +94,13 @@ def test_what_updates_take_is_learnt_for_each_sample_and_not_from_an_actors_firs
 
     def take(*_):
         now[0] += 4000.0
-        return []
+        return [SimpleNamespace(digest="a policy", roles=frozenset())] * len(crew.everyone())
 
     monkeypatch.setattr(ray_update, "_attempt", take)
-    monkeypatch.setattr(ray_update, "_joined", lambda *_: None)
+    monkeypatch.setattr(ray_update, "_joined", lambda *_: (None, None))
     crew = Crew()
     ray_update.train_together(crew, 8, None, None)
     assert crew.limits.of("update", False, 8, 9e9) == 9e9, "it loaded and compiled"
     ray_update.train_together(crew, 8, None, None)
     assert crew.limits.of("update", False, 2) == TIMES * 1000.0
+    assert crew.actor.holds == {"a policy"}

@@ -58,7 +58,7 @@ def compare(words, monkeypatch, capsys):
 def test_runs_go_on_and_are_used_again_and_the_report_needs_no_device(compare, tmp_path):
     code, said = compare(iterations=1)
     assert code == 0, said
-    assert said.count("done at iteration 1") == 4 and "gradients: done, 1 samples" in said
+    assert said.count("done at iteration 1") == 4 and "gradients: done, 1 sample" in said
     code, said = compare()
     assert code == 0, said
     assert "0 of 4 runs are done already" in said
