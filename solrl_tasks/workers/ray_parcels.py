@@ -4,6 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
+from solrl_tasks.models.lora import BASE_DIGEST, LoraState
+from solrl_tasks.workers.transport import pack_lora
+
 Parcel = list[Any]
 """A reference to what is sent, boxed so that Ray does not fetch it unasked; nothing for whoever holds it."""
 KEPT: Final = 2
@@ -36,6 +39,12 @@ class Parcels:
                 self._sent.popitem(last=False)
             self._sent[digest] = ray.put(pack())
         return [self._sent[digest]]
+
+    def of_lora(self, lora: LoraState | None, holds: frozenset[str]) -> tuple[str, Parcel | None]:
+        """An adapter's digest, and its parcel for one actor; None for the base."""
+        if lora is None:
+            return BASE_DIGEST, None
+        return lora.digest, self.of(lora.digest, lambda: pack_lora(lora), holds)
 
 
 def opened(parcel: Parcel) -> Any:

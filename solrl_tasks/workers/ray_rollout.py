@@ -11,7 +11,7 @@ from solrl_tasks.workers.ray_cluster import TICK, fetched
 from solrl_tasks.workers.ray_crew import Actor, Crew
 from solrl_tasks.workers.ray_limits import Stopwatch, described, kind_of
 from solrl_tasks.workers.ray_parcels import Parcels
-from solrl_tasks.workers.transport import pack_lora, pack_work, unpack_result
+from solrl_tasks.workers.transport import pack_work, unpack_result
 
 CLOSING_SECONDS: Final = 5.0
 """For which actors are waited for when a rollout ends before its blocks do."""
@@ -67,8 +67,7 @@ class Spread:
         number: of the rollout, new for each.
         asked: the job.
         job: a reference to it, its policy left out.
-        digest: of the policy.
-        parcels: in which it goes to actors.
+        parcels: in which its policy goes to actors.
         flight: who is at which block, by the reference to its result.
         opened: who was given any.
         watches: since when each that has any is at the first of its blocks, by its name.
@@ -78,7 +77,6 @@ class Spread:
     number: int
     asked: RolloutJob
     job: Any
-    digest: str
     parcels: Parcels
     waiting: Waiting
     flight: dict[Any, tuple[Actor, int]] = field(default_factory=dict)
@@ -139,9 +137,8 @@ class Spread:
         work, latents = pack_work(self.waiting.works[number], number)
         self.opened[actor.name] = actor
         self.watches.setdefault(actor.name, Stopwatch())
-        lora = self.asked.lora
-        parcel = None if lora is None else self.parcels.of(self.digest, lambda: pack_lora(lora), actor.holds)
-        ref = actor.handle.block.remote(self.number, self.job, self.digest, parcel, work, latents)
+        digest, lora = self.parcels.of_lora(self.asked.lora, actor.holds)
+        ref = actor.handle.block.remote(self.number, self.job, digest, lora, work, latents)
         self.flight[ref] = actor, number
 
     def _lost(self, actor: Actor, number: int, error: Exception) -> None:

@@ -12,18 +12,18 @@ import torch
 
 from solrl_tasks.config.recipe import ExtensionSpec, ModelSpec, WorkersSpec
 from solrl_tasks.engines.base import EngineRecord, SyncReport
-from solrl_tasks.models.lora import BASE_DIGEST, LoraState
+from solrl_tasks.models.lora import LoraState
 from solrl_tasks.workers.counters import Counters
 from solrl_tasks.workers.jobs import RolloutJob, TrainJob, TrainResult, Work
 from solrl_tasks.workers.pipeline import Results
 from solrl_tasks.workers.ray_cluster import connected
-from solrl_tasks.workers.ray_crew import Actor, Crew
+from solrl_tasks.workers.ray_crew import Crew
 from solrl_tasks.workers.ray_parcels import Parcels
 from solrl_tasks.workers.ray_rollout import Spread, Waiting
 from solrl_tasks.workers.ray_update import train_together
 from solrl_tasks.workers.site import Site
 from solrl_tasks.workers.state import PolicyState
-from solrl_tasks.workers.transport import pack_job, pack_lora, unpack_state
+from solrl_tasks.workers.transport import pack_job, unpack_state
 
 
 @contextmanager
@@ -111,13 +111,9 @@ class RayWorker:
 
     def sync(self, engine: ExtensionSpec, lora: LoraState | None) -> SyncReport:
         """See ``Worker.sync``; seconds are those of all devices together."""
-        digest = BASE_DIGEST if lora is None else lora.digest
-
-        def synced(actor: Actor) -> Any:
-            parcel = None if lora is None else self._parcels.of(digest, lambda: pack_lora(lora), actor.holds)
-            return actor.handle.sync.remote(engine, digest, parcel)
-
-        found = self.crew.ask_all(synced)
+        found = self.crew.ask_all(
+            lambda actor: actor.handle.sync.remote(engine, *self._parcels.of_lora(lora, actor.holds))
+        )
         reports: list[SyncReport] = list(found.values())
         return reports[0].model_copy(update={"seconds": sum(report.seconds for report in reports)})
 
@@ -138,8 +134,7 @@ class RayWorker:
             raise RuntimeError("a rollout of these workers is still open: close it before another is begun")
         number = self._open = next(self._numbers)
         bare = ray.put(replace(job, lora=None))
-        digest = BASE_DIGEST if job.lora is None else job.lora.digest
-        spread = Spread(self.crew, number, job, bare, digest, self._parcels, Waiting(blocks))
+        spread = Spread(self.crew, number, job, bare, self._parcels, Waiting(blocks))
         try:
             yield from spread.results()
         finally:

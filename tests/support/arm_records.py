@@ -6,10 +6,22 @@ from solrl_tasks.bench.comparison.work import Work
 from solrl_tasks.config.recipe import Recipe
 from solrl_tasks.studies.arms import Arm
 from solrl_tasks.studies.modelled import Modelled
+from solrl_tasks.studies.results.findings import Roles
 from solrl_tasks.studies.runs import ArmRecord
 from solrl_tasks.tracking.summary import StageCost, Summary
 
 COUNTED = frozenset({"quantize", "explore", "regenerate", "update"})
+
+ARMS = {"bf16-24of24": 0.02, "bf16-96full": 0.05, "solrl-nvfp4": 0.04, "nvfp4-direct": 0.01, "steps-2": 0.03}
+ROLES = Roles(
+    "bf16-24of24",
+    "bf16-96full",
+    "solrl-nvfp4",
+    "nvfp4-direct",
+    {2: "steps-2", 6: "solrl-nvfp4"},
+    {24: "bf16-24of24", 96: "solrl-nvfp4"},
+    tuple(name for name in ARMS if name != "steps-2"),
+)
 
 
 def arm_record(

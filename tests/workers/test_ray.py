@@ -17,7 +17,7 @@ from solrl_tasks.engines.base import EngineError
 from solrl_tasks.stages.iteration import run_all, run_step
 from solrl_tasks.stages.reporter import SilentReporter
 from solrl_tasks.stages.session import open_session
-from solrl_tasks.workers import ray_cluster, ray_rollout, ray_update, ray_worker
+from solrl_tasks.workers import ray_cluster, ray_parcels, ray_update
 from solrl_tasks.workers.jobs import Work
 from solrl_tasks.workers.ray_cluster import ClusterLostError, WorkersError
 from solrl_tasks.workers.ray_rollout import Spread
@@ -144,7 +144,7 @@ def test_a_policy_that_actors_came_to_is_not_sent_to_them_again(
         pack = getattr(module, name)
         monkeypatch.setattr(module, name, lambda policy: (sent.append(name), pack(policy))[1])
 
-    for module, name in ((ray_update, "pack_state"), (ray_worker, "pack_lora"), (ray_rollout, "pack_lora")):
+    for module, name in ((ray_update, "pack_state"), (ray_parcels, "pack_lora")):
         counted(module, name)
     following, _ = device.train(checked.train_job, checked.trained[0])
     with hired(

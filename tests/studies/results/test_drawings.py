@@ -6,20 +6,8 @@ from solrl_tasks.analysis.plots import NEUTRAL, looks
 from solrl_tasks.reports.page import Figure
 from solrl_tasks.studies.results.comparison import find_results
 from solrl_tasks.studies.results.drawings import draw, lines_of
-from solrl_tasks.studies.results.findings import Roles
 from solrl_tasks.studies.results.races import race_blocks
-from tests.support.arm_records import arm_record
-
-ARMS = {"bf16-24of24": 0.02, "bf16-96full": 0.05, "solrl-nvfp4": 0.04, "nvfp4-direct": 0.01, "steps-2": 0.03}
-ROLES = Roles(
-    "bf16-24of24",
-    "bf16-96full",
-    "solrl-nvfp4",
-    "nvfp4-direct",
-    {2: "steps-2", 6: "solrl-nvfp4"},
-    {24: "bf16-24of24", 96: "solrl-nvfp4"},
-    tuple(name for name in ARMS if name != "steps-2"),
-)
+from tests.support.arm_records import ARMS, ROLES, arm_record
 
 
 def results(arms=ARMS):

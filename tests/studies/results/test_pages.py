@@ -6,23 +6,12 @@ from solrl_tasks.reports.html import render_html
 from solrl_tasks.reports.markdown import render_markdown
 from solrl_tasks.studies.results.comparison import add_measurements, find_results
 from solrl_tasks.studies.results.drawings import draw
-from solrl_tasks.studies.results.findings import Roles
 from solrl_tasks.studies.results.pages import PARTS, MarksError, fill_docs, make_page, marks, sections_of
 from solrl_tasks.studies.results.ranks import ProxyRow, Ranking
 from solrl_tasks.studies.results.times import ArmTime, RolloutTimes
-from tests.support.arm_records import arm_record
+from tests.support.arm_records import ARMS, ROLES, arm_record
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "results.md"
-ARMS = {"bf16-24of24": 0.02, "bf16-96full": 0.05, "solrl-nvfp4": 0.04, "nvfp4-direct": 0.01, "steps-2": 0.03}
-ROLES = Roles(
-    "bf16-24of24",
-    "bf16-96full",
-    "solrl-nvfp4",
-    "nvfp4-direct",
-    {2: "steps-2", 6: "solrl-nvfp4"},
-    {24: "bf16-24of24", 96: "solrl-nvfp4"},
-    tuple(name for name in ARMS if name != "steps-2"),
-)
 
 
 def estimate(mean):
